@@ -1,7 +1,7 @@
 """Django: publishing inside `atomic()` is part of the transaction; there is no on_commit to forget.
 
-In a project, create the bus in one module, call `outbox.create_tables()` in a migration or run `remuda db init`, and
-run `remuda run project.bus:bus` beside the web server.
+In a project, create the bus in its own module, call `outbox.create_tables()` in a migration or run `remuda db init`,
+and run the handlers beside the web server in a management command that calls `bus.run()`.
 """
 
 import tempfile

@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-if not TYPE_CHECKING:  # or it would take any name for one that is there
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name):
-        """Load the bus with the first of its names: a command, or a process that Spark starts, needs none of it."""
+        """Load the public API on first use: a command, or a worker process of Spark, does not need the whole bus."""
         from importlib import import_module
         from importlib.util import find_spec
 

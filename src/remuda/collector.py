@@ -1,4 +1,4 @@
-"""Python's garbage collector, at rest while many things are made that stay."""
+"""Pausing Python's garbage collector while many long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _resting = 0
 
 @contextmanager
 def resting_collector() -> Iterator[None]:
-    """With ten thousand queues, looking again and again for garbage among them is most of the work of making them."""
+    """Pause garbage collection. With ten thousand queues, it is most of the cost of creating them."""
     global _resting
     if not gc.isenabled() and not _resting:
-        yield  # somebody else has turned it off, and wants it off
+        yield  # the application has turned it off
         return
     with _guard:
         _resting += 1

@@ -1,4 +1,4 @@
-"""Calls of the C library that do not let go of the interpreter, for what is over before another thread has woken up."""
+"""Calls of the C library that keep the interpreter lock, for those that take less time than waking another thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 
 def keeping_interpreter(name: str, *arguments: Any) -> Any:
-    """A function of the C library that gives a size, called without releasing the interpreter; None where there is
-    none."""
+    """A function of the C library that returns a size, called without releasing the interpreter lock; None if the
+    platform has none."""
     try:
         found = getattr(ctypes.PyDLL(None, use_errno=True), name)
     except (AttributeError, OSError, TypeError):
@@ -20,6 +20,6 @@ def keeping_interpreter(name: str, *arguments: Any) -> Any:
 
 
 def raise_failed() -> NoReturn:
-    """Raise what the last of those calls failed with."""
+    """Raise the error of the last such call."""
     code = ctypes.get_errno()
     raise OSError(code, os.strerror(code))

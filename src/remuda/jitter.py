@@ -1,4 +1,4 @@
-"""Chance of our own, for jitter: seeding `random`, or a fork, must not make processes wait alike."""
+"""Random numbers for jitter, independent of `random`: seeding that, or a fork, must not make processes wait alike."""
 
 import random
 from typing import Final

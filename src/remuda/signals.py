@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-HEARING: Final = 0.5
-"""Seconds. A signal may arrive when the main thread is about to sleep and no longer looks at its signals; Python then
+SIGNAL_POLL: Final = 0.5
+"""Seconds. A signal may arrive after the main thread has last checked for signals and before it sleeps; Python then
 runs the signal's handler only when that thread wakes up. So it never sleeps longer than this."""
 
 
-def wait_hearing_signals(event: threading.Event) -> None:
-    while not event.wait(HEARING):
+def wait_for_event(event: threading.Event) -> None:
+    """Wait for an event; signal handlers run at most `SIGNAL_POLL` late."""
+    while not event.wait(SIGNAL_POLL):
         pass

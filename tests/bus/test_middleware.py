@@ -217,6 +217,24 @@ def test_an_error_hook_that_fails_replaces_the_error(diary: list[str]) -> None:
     assert diary[-1] == "outer handle error broken hook"
 
 
+def test_an_error_hook_that_returns_something_else_is_named() -> None:
+    """B11: the handler's own error stays in the traceback."""
+
+    class Misled(Middleware):
+        def handle_error(self, context: Context, error: BaseException) -> Any:
+            return True
+
+    bus = Bus(middleware=[Misled()])
+    bus.subscribe("x", queue="q", retry="never")(fail)
+    with bus.testing() as test:
+        test.publish("x")
+        test.run()
+        letter = test.dead_letters("q")[0]
+    assert letter.reason == "TypeError: handle_error of Misled must return Handled or None, not True"
+    assert letter.history.detail is not None
+    assert "in fail" in letter.history.detail
+
+
 def test_answers_of_handlers_pass_through(diary: list[str]) -> None:
     """B11, B12"""
     kinds: list[bool] = []

@@ -119,13 +119,13 @@ def test_who_answers_for_a_worker_knows_what_it_has_begun() -> None:
     """B16: of rows that are taken out one by one, those whose calls ended, the one that runs, and the rest."""
     active: ActiveDelivery[Any] = ActiveDelivery(Rows(6))
     bad = CallResult(Outcome.NACK, "no")
-    active.in_turn = 0
+    active.ended_rows = 0
     for row in (0, 1, 2):
         assert active.waiting.popleft() == row
         if row == 1:
             active.note(row, bad)
         if row < 2:
-            active.in_turn = row + 1
+            active.ended_rows = row + 1
     state = active.close()
     assert state is not None
     assert (sorted(state.finished), state.running, state.waiting) == ([([0], DONE), ([1], bad)], [2], [3, 4, 5])
@@ -136,7 +136,7 @@ def test_who_answers_for_a_worker_knows_what_it_has_begun() -> None:
 def test_the_first_call_is_running_before_any_has_ended() -> None:
     """B16"""
     active: ActiveDelivery[Any] = ActiveDelivery(Rows(2))
-    active.in_turn = 0
+    active.ended_rows = 0
     active.waiting.popleft()
     state = active.close()
     assert state is not None
@@ -147,7 +147,7 @@ def test_no_row_is_both_begun_and_given_back() -> None:
     """B8: a worker and whoever gives back what it has not begun take rows from both ends at once."""
     for _ in range(50):
         active: ActiveDelivery[Any] = ActiveDelivery(Rows(400))
-        active.in_turn, begun, go = 0, list[int](), threading.Event()
+        active.ended_rows, begun, go = 0, list[int](), threading.Event()
 
         def work(active: ActiveDelivery[Any] = active, begun: list[int] = begun, go: threading.Event = go) -> None:
             go.wait()
@@ -156,7 +156,7 @@ def test_no_row_is_both_begun_and_given_back() -> None:
                     begun.append(active.waiting.popleft())
                 except IndexError:
                     return
-                active.in_turn = begun[-1] + 1
+                active.ended_rows = begun[-1] + 1
 
         thread = threading.Thread(target=work)
         thread.start()

@@ -199,7 +199,7 @@ class TestCounting:
             test.run()
             assert calls == [1, 2]
             assert state(test.bus, message, "q") == "E"
-            assert "lost together with its worker" in test.dead_letters("q")[0].reason
+            assert "the worker was lost" in test.dead_letters("q")[0].reason
 
     def test_is_durable_across_restarts(self, tmp_path: Path) -> None:
         """B4: number and time of the next attempt are as they were."""

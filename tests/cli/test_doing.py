@@ -87,6 +87,16 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
     assert "message.retry.ship" in remuda("config", "app:bus").out
 
 
+def test_config_knows_the_settings_of_queues_with_a_prefix(
+    remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: a setting names the queue without the prefix."""
+    monkeypatch.setenv("REMUDA_MESSAGE_PREFIX", "staging.")
+    monkeypatch.setenv("REMUDA_MESSAGE_THREADS__ship", "7")
+    rows = {row["setting"]: (row["value"], row["source"]) for row in remuda("config", "app:bus", "--json").value}
+    assert rows["message.threads.ship"] == (7, "REMUDA_MESSAGE_THREADS__ship")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

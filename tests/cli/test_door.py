@@ -22,7 +22,7 @@ WRONG = [
     (["top", "data", "--every", "0"], "--every must be longer than zero"),
     (["top", "data", "--every", "soon"], "--every: 'soon' is not a duration"),
     (["run", "app:bus", "--grace", "soon"], "--grace: 'soon' is not a duration"),
-    (["run", "app:bus", "--threads", "shop=3"], "--threads: no handler works on 'shop'; the queues are: ship"),
+    (["run", "app:bus", "--threads", "shop=3"], "--threads: no handler has the queue 'shop'; the queues are: ship"),
     (["run", "app:bus", "--dashboard", "odd"], "--dashboard takes HOST:PORT"),
     (["db", "messages", "sqlite:///none.db"], "there is no database 'sqlite:///none.db'; nothing was created"),
     (["bench", "nowhere"], "there is no directory 'nowhere'"),

@@ -9,6 +9,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.cli.kit import Remuda, start, wait_for
 from tests.servers.ports import free_port
 
@@ -71,6 +73,16 @@ def test_reload_starts_anew_when_a_file_changes(remuda: Remuda, folder: Path) ->
 def test_run_until_idle_ends_by_itself(remuda: Remuda, folder: Path) -> None:
     remuda("publish", "app:bus", "order.placed", '{"id": 1}')
     assert "shipped 1" in remuda("run", "app:bus", "--until-idle", "--threads", "2").out
+
+
+@pytest.mark.parametrize("queue", ["ship", "staging.ship"])
+def test_threads_of_a_queue_with_a_prefix(
+    remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, queue: str
+) -> None:
+    """B3: with or without the prefix, as in settings and as `remuda queues` shows it."""
+    monkeypatch.setenv("REMUDA_MESSAGE_PREFIX", "staging.")
+    remuda("run", "app:bus", "--until-idle", "--threads", f"{queue}=3")
+    assert "staging.ship: 3 threads" in caplog.messages
 
 
 def test_tail_follows_a_log_that_another_process_writes(remuda: Remuda, folder: Path) -> None:

@@ -106,7 +106,7 @@ def test_run_while_its_broker_is_silent(
     wait_for(process, "handles")
     silent.wait_for_connection()
     out = ended(process, number)
-    assert f"stopped before there was a connection to {scheme}://127.0.0.1:{silent.port}" in out
+    assert f"stopped before it was connected to {scheme}://127.0.0.1:{silent.port}" in out
 
 
 def test_s5_run_while_the_host_of_its_directory_is_frozen(folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_s5_run_while_the_host_of_its_directory_is_frozen(folder: Path) -> None:
         process = start(folder, "run", "app:bus", "--no-dashboard", URL="data")
         wait_for(process, "handles")
         time.sleep(0.5)
-        assert "stopped before there was a connection to data" in ended(process, signal.SIGTERM)
+        assert "stopped before it was connected to data" in ended(process, signal.SIGTERM)
     finally:
         host.send_signal(signal.SIGCONT)
     ended(host, signal.SIGTERM)

@@ -34,9 +34,9 @@ def test_rates_are_those_between_two_looks(tmp_path: Path) -> None:
         bus.broker.create_queue("q", patterns=["q"])
         bus.publish("q", 1)
         watch = Watch(tmp_path)
-        watch.look()
+        watch.sample()
         bus.publish_many("q", range(50))
-        lines = {line.queue: line for line in watch.look()}
+        lines = {line.queue: line for line in watch.sample()}
     assert lines["q"].waiting == 51
     assert (lines["q"].published or 0) > 0
 

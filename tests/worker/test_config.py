@@ -163,7 +163,7 @@ async def later(task: Task) -> None: ...
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
-        (Machine, r"needs an object of it, such as Machine\(\)"),
+        (Machine, r"needs an instance of it, such as Machine\(\)"),
         (later, "later is a coroutine function; a worker works"),
     ],
 )

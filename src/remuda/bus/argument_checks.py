@@ -1,4 +1,4 @@
-"""What an application hands to a bus, checked where it is written and before anything is opened."""
+"""Checks of the arguments that an application gives to a bus, made before anything is opened."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_hook(name: str, function: F) -> F:
     except TypeError as error:
         raise InvalidOption(f"{name} calls {_named(function)} without arguments: {error}") from None
     except ValueError:
-        pass  # a builtin that does not tell
+        pass  # a builtin whose signature cannot be read
     return function
 
 
@@ -64,12 +64,12 @@ def check_type(name: str, wanted: Any) -> None:
 
 
 def needs_instance(method: Callable[..., Any]) -> bool:
-    """Whether a method was taken from its class, and would miss its `self`."""
+    """Whether this is a method taken from its class, so that a call would lack `self`."""
     return inspect.isfunction(method) and next(iter(inspect.signature(method).parameters), None) == "self"
 
 
 def read_bodies(bodies: Any) -> Iterable[Any]:
-    """Many bodies; one text, bytes or mapping is a single body, which is what `publish` takes."""
+    """The bodies of a batch. A string, bytes or a mapping is refused: it is one body, and meant for `publish`."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping) or not isinstance(bodies, Iterable):
         raise InvalidMessage(
             f"bodies must be a list of bodies, not {shown(bodies)}; publish takes a single one. Nothing was stored"
@@ -78,7 +78,7 @@ def read_bodies(bodies: Any) -> Iterable[Any]:
 
 
 def read_messages(messages: Any) -> Messages:
-    """Messages made by hand, as one batch."""
+    """One `Message` or several, as one batch."""
     if isinstance(messages, Messages):
         return messages
     if isinstance(messages, Message):

@@ -1,4 +1,4 @@
-"""Everything of the broker that the bus uses: imported here, and nowhere else in the bus."""
+"""Everything that the bus uses of the broker. The rest of the bus imports it from here only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ __all__ = [
     "move_waiting",
     "next_wake",
     "open_broker",
-    "outcome_of",
     "reprocess_retries",
     "settlement",
     "steady_clock",
@@ -50,16 +49,12 @@ def settlement(
     consumer: str | None = None,
     detail: str | None = None,
 ) -> Settlement:
-    """What shall become of delivered messages; without a delay the queue decides when."""
+    """A decision about delivered messages; without a delay, the queue's own options decide when a retry comes."""
     return Settlement(outcome, reason, delay, consumer, detail=detail)
 
 
-def outcome_of(settled: Settlement) -> Outcome:
-    return settled.outcome
-
-
 def end_message(broker: Broker, queue: str, offset: int, reason: str, who: str | None) -> bool:
-    """End one message that waits in a queue, or for its time; False if it is in flight or has ended."""
+    """End one message that is waiting or delayed; False if it is in flight or has ended."""
     return bool(broker.clear(queue, offsets=[(offset, 1)], reason=reason, who=who))
 
 
@@ -72,12 +67,12 @@ def reprocess_retries(broker: Broker, queue: str, chosen: MessageFilter, who: st
 
 
 def move_waiting(broker: Broker, source: str, target: str, who: str | None) -> int:
-    """Move what waits in a queue to another, also what waits for its time."""
+    """Move the waiting and delayed messages of a queue to another."""
     return broker.move(source, target, who=who)
 
 
 def next_wake(broker: Broker) -> int:
-    """Do what time demands, and give when it next will."""
+    """Do the work that is due, and return the time at which the next is."""
     assert isinstance(broker, EmbeddedBroker)
     wake: int = broker.runtime.tick()
     return wake

@@ -1,8 +1,7 @@
-"""The bus: publish, send and call; handlers by decorator; schedules; running them."""
+"""The bus: publishing, handlers, schedules, and running them."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
@@ -65,10 +64,7 @@ from remuda.model.urls import parse_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-P = TypeVar("P")
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
-
-_log = logging.getLogger("remuda.bus")
 
 
 class Bus:
@@ -106,7 +102,7 @@ class Bus:
         self.schedules = Schedules(self)
         self._subscribing = Subscribing(self.prefix, self.stack, self.schedules, self.add)
         self._operations = Operations(self)
-        # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
+        # The broker uses it too: one clock for delays and expiry, even if the machine's clock is set meanwhile.
         chosen_clock = argument_checks.read_function("clock", clock) or steady_clock()
         self._lazy = LazyBroker(url, chosen_clock, broker_options, self._prepare)
         self.outbox: TransactionalOutbox | None = None
@@ -230,10 +226,10 @@ class Bus:
     ) -> str:
         """Store a message and return its id. Handlers run later, wherever the bus runs.
 
-        `mime_type` describes a body of bytes; for other values it is known. With `unique`, nothing is published while
-        a message with that key is waiting or being handled; with `idempotency_key`, while one is known at all. Either
-        key becomes the message's id. With `transaction`, a connection or session of your database, the message is
-        sent if and when that transaction commits.
+        `mime_type` describes a body of bytes; other values have that of their encoding. With `unique`, nothing is
+        published while a message with that key is waiting or being handled; with `idempotency_key`, while one is known
+        at all. Either key becomes the message's id. With `transaction`, a connection or session of your database, the
+        message is sent if and when that transaction commits.
         """
         if unique is not None or idempotency_key is not None:
             id = once_id(id, unique, idempotency_key)
@@ -318,7 +314,7 @@ class Bus:
         result: Any = Any,
         **options: Unpack[CallKwargs],
     ) -> Any:
-        """Publish, wait for the handler's reply, here or elsewhere, and return it as a `result`.
+        """Publish, wait for the reply of the handler, which may run elsewhere, and return it as a `result`.
 
         If the handler fails for good, or would be retried only after the timeout, raises its error as
         `HandlerFailed`.
@@ -537,7 +533,7 @@ class Bus:
         published) and `reason` (of the last failure). They become dead letters, and can be reprocessed."""
         return self._operations.clear(queue, topic, reason, since, until, who)
 
-    # Inside
+    # Internal
 
     def queue_settings(self) -> dict[str, QueueSettings]:
         """The effective settings of each queue, checked as a whole."""
@@ -559,5 +555,5 @@ class Bus:
 
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
         if "id" in options:
-            raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
+            raise InvalidMessage("publish_many takes no id, since many messages cannot share one; nothing was stored")
         return self._publisher.messages(topic, argument_checks.read_bodies(bodies), read_publish_options(options))

@@ -1,4 +1,4 @@
-"""The queues of a bus as its broker must have them, and queues that are left over."""
+"""Declares the queues of a bus at its broker, and warns of queues that have no handler."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from remuda.model.urls import parse_url
 _log = logging.getLogger("remuda.bus")
 
 LEASE: Final = "60s"
-"""How long a worker may be silent; it renews its lease while a handler runs."""
+"""How long a delivery stays with a worker that does not renew it; workers do while a handler runs."""
 
 
 def declare_queues(broker: Broker, chosen: Mapping[str, QueueSettings], patterns: Mapping[str, Sequence[str]]) -> None:
-    """Make the queues of these handlers, and the bus's own, what they have to be."""
+    """Create the queues of these handlers and the bus's own, and change the options of those that differ."""
     for queue, settings in chosen.items():
         _declare(broker, queue, patterns[queue], settings.queue_size, settings.unique)
     for queue in SYSTEM_QUEUES:
@@ -32,7 +32,7 @@ def declare_queues(broker: Broker, chosen: Mapping[str, QueueSettings], patterns
 
 
 def warn_of_orphans(broker: Broker, url: object, mine: Iterable[str], targets: Iterable[str]) -> None:
-    """Tell of queues that still take or hold messages although no handler here works on them."""
+    """Log a warning for each queue that takes or holds messages but has no handler here."""
     known = {*mine, *targets, *SYSTEM_QUEUES}
     directory = str(parse_url(url)) if isinstance(url, str | os.PathLike) else str(url)  # without its password
     for info in broker.queues():
@@ -43,21 +43,23 @@ def warn_of_orphans(broker: Broker, url: object, mine: Iterable[str], targets: I
         _log.warning(
             "queue %s has %s but no handler here. If its handler was renamed: remuda move %s %s NEW_QUEUE; "
             "if nobody needs it: remuda queues %s --remove %s",
-            info.name, _what_it_has(info), directory, info.name, directory, info.name,
+            info.name, _contents(info), directory, info.name, directory, info.name,
         )  # fmt: skip
 
 
 def refuse_cycles(queues: Iterable[str], failover_of: Callable[[str], str | None]) -> None:
+    """Raise `InvalidOption` if messages could fail over from queue to queue for ever."""
     for start in queues:
         seen, queue = [start], failover_of(start)
         while queue is not None:
             if queue in seen:
-                raise InvalidOption(f"failover goes in a circle: {' → '.join([*seen, queue])}; one of them must end it")
+                circle = " → ".join([*seen, queue])
+                raise InvalidOption(f"failover goes in a circle: {circle}; remove the failover of one of these queues")
             seen.append(queue)
             queue = failover_of(queue)
 
 
-def _what_it_has(info: QueueInfo) -> str:
+def _contents(info: QueueInfo) -> str:
     parts = []
     if info.size:
         parts.append("1 message" if info.size == 1 else f"{info.size} messages")
@@ -83,7 +85,7 @@ def _declare(broker: Broker, queue: str, patterns: Sequence[str], size: int, uni
 
 
 def _declare_elsewhere(broker: Broker, queue: str, setting: str) -> None:
-    """A queue that no handler here works on: people do, or another process, whose settings are left alone."""
+    """Create a failover queue without a handler here. It may belong to another process, so its options are kept."""
     declared = broker.create_queue(queue, {"type": "pull", "acknowledge_timeout": LEASE})
     if "type" in declared.differs:
         kind: QueueType = declared.differs["type"][1]

@@ -6,9 +6,10 @@ from remuda.model.errors import RemudaError
 
 
 class HandlerFailed(RemudaError):
-    """The handler ended without success. The text is its error's; `error_type` and `detail` say more.
+    """The handler failed for good. The text is that of its error, `error_type` the name of its class, and `detail` the
+    traceback.
 
-    `attempts` says how often it was tried, `queue` where. The message is kept: `bus.status(id)` shows its whole life.
+    The message is kept in `queue`: `bus.status(message_id)` shows its state and how often it was tried.
     """
 
     def __init__(

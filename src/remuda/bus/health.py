@@ -1,4 +1,4 @@
-"""How a bus is, for those who watch over it."""
+"""The health of a bus, for monitoring."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from remuda.bus.companions import Companion
 
 
 class BusHealth(TypedDict):
-    """What `Bus.health` gives."""
+    """The result of `Bus.health`."""
 
     live: bool
-    """Whether it can go on without being opened again."""
+    """Whether it can continue without being opened again."""
     ready: bool
     """Whether it takes messages and handlers work on them."""
     problems: NotRequired[dict[str, str]]
-    """What does not work, by part, with the reason."""
+    """Each part that does not work, with the reason."""
 
 
 def bus_health(broker: Broker, running: bool, trouble: str | None, companions: Sequence[Companion] = ()) -> BusHealth:
-    """`running` is whether handlers are, `trouble` what keeps them from their work."""
+    """`running` says whether handlers run, `trouble` what keeps them from working."""
     asked = _ask(broker)
     problems = asked.problems if trouble is None else {**asked.problems, "handlers": trouble}
-    waiting = next((one.trouble for one in companions if one.trouble is not None), None)
-    if waiting is not None:
-        problems = {**problems, "relay": waiting}
-    ready = asked.ready and running and trouble is None and waiting is None
+    relay_trouble = next((one.trouble for one in companions if one.trouble is not None), None)
+    if relay_trouble is not None:
+        problems = {**problems, "relay": relay_trouble}
+    ready = asked.ready and running and trouble is None and relay_trouble is None
     health: BusHealth = {"live": asked.live, "ready": ready}
     if problems:
         health["problems"] = problems
@@ -35,10 +35,10 @@ def bus_health(broker: Broker, running: bool, trouble: str | None, companions: S
 
 
 def _ask(broker: Broker) -> Health:
-    """One that does not tell is well as long as it answers."""
-    tell = getattr(broker, "health", None)
-    if tell is None:
+    """The broker's own report; one that makes none is healthy as long as it answers."""
+    report = getattr(broker, "health", None)
+    if report is None:
         broker.queues()
         return Health(True, True)
-    told: Health = tell()
-    return told
+    health: Health = report()
+    return health

@@ -1,4 +1,4 @@
-"""The broker of a bus: opened on first use, and given up on if the bus is stopped before it is connected."""
+"""The broker of a bus: opened on first use; a connection attempt is abandoned if the bus is stopped meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from remuda.bus.broker_api import Broker, BrokerKwargs, Clock, open_broker, waits_for_others
 from remuda.model.errors import BrokerClosed
 from remuda.model.urls import parse_url
-from remuda.signals import wait_hearing_signals
+from remuda.signals import wait_for_event
 
 
 class OpeningAbandoned(BrokerClosed):
@@ -17,10 +17,10 @@ class OpeningAbandoned(BrokerClosed):
 
 
 class LazyBroker:
-    """Opens the broker for whoever needs it first; `prepare` is called with it before anybody else has it.
+    """Opens the broker on first use, and calls `prepare` with it before any caller gets it.
 
-    If another process has to answer, a server or the host of a directory, the broker is opened on a thread of its own:
-    those who wait for it can then leave at once when the bus is stopped, however long the other stays silent.
+    If opening needs an answer from another process, a server or the host of a directory, it runs on a thread of its
+    own: callers then return at once when the bus is stopped, however long the other process stays silent.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LazyBroker:
         self._attempt: _Attempt | None = None
 
     def open(self) -> Broker:
-        """The broker, once it is open. Whoever comes while it is being opened waits for the same attempt."""
+        """The broker, opened if necessary. Callers that come while it is being opened wait for the same attempt."""
         while True:
             with self.guard:
                 if self.broker is not None:
@@ -53,27 +53,27 @@ class LazyBroker:
                 threading.Thread(target=self._run, args=(attempt,), name="remuda-opening", daemon=True).start()
             elif first:
                 self._run(attempt)
-            wait_hearing_signals(attempt.done)
+            wait_for_event(attempt.done)
             if attempt.broker is not None:
                 return attempt.broker
             if first or isinstance(attempt.error, Exception):
                 assert attempt.error is not None
                 raise attempt.error
-            # Ctrl-C ended somebody else's attempt, so this thread makes its own.
+            # Ctrl-C ended the attempt of another thread, so this one makes its own.
 
     def abandon(self) -> None:
-        """Let nobody wait any longer for another process: if it still answers, the broker is closed at once."""
+        """Stop waiting for another process. If it answers later, that broker is closed at once."""
         with self.guard:
             if self._attempt is not None and self._attempt.waits_for_others:
                 place = parse_url(self.url)
-                error = OpeningAbandoned(f"stopped before there was a connection to {place}; nothing was sent")
+                error = OpeningAbandoned(f"stopped before it was connected to {place}; nothing was sent")
                 self._end(self._attempt, error)
 
     def close(self) -> None:
         self.abandon()
         if (attempt := self._attempt) is not None:
             attempt.done.wait()
-        with self.guard:  # whoever opens it again waits until it is closed
+        with self.guard:  # a thread that opens it again waits until it is closed
             self.closed = True
             if self.broker is not None:
                 self.broker.close()

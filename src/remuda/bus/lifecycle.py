@@ -1,4 +1,4 @@
-"""What an application does before its handlers start and after they have stopped."""
+"""The application's startup and shutdown hooks."""
 
 from __future__ import annotations
 

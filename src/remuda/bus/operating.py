@@ -1,4 +1,4 @@
-"""What people do about messages that were published: ask for one by its id, and see to those of a queue."""
+"""Operations on published messages: status, result and cancelling by id; dead letters and clearing by queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """On behalf of a bus: by its names of queues, and in the name of its user where nobody else is named."""
+    """The operations of one bus: queue names get its prefix, and its user is named unless another is given."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -75,13 +75,13 @@ class Operations:
         return clear_waiting(self._bus.broker, name, wanted, who)
 
     def queue_name(self, queue: str) -> str:
-        """A queue's name at the broker."""
+        """The queue's name at the broker, with the prefix."""
         if not isinstance(queue, str) or not queue:
             raise InvalidOption(f"queue must be the name of a queue, not {shown(queue)}")
         return queue if queue in SYSTEM_QUEUES or not self._bus.prefix else self._bus.prefix + queue
 
     def _who(self, named: str | None) -> str:
-        """Who is acting on this bus, whether named or not."""
+        """The user to record: the one named, else that of the bus, else that of the operating system."""
         if read_optional_text("who", named):
             return str(named)
         if self._bus.user is not None:

@@ -1,4 +1,4 @@
-"""What the bus does with the messages of its own queues."""
+"""The handlers of the bus's own queues: unrouted messages, replies to publish again, kept results."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
 _log = logging.getLogger("remuda.bus")
-_TOPICS_TOLD: Final = 1000
+_TOPICS_WARNED: Final = 1000
 _RETRIES: Final = RetryPolicy(max_retries=50, intervals=(SECOND, 5 * SECOND, 30 * SECOND, MINUTE))
 
 
 def system_handlers(bus: Bus) -> Iterator[Handler]:
-    """The handlers of the bus's own queues. They never reply: a callback of their messages is not meant for them."""
-    told: set[str] = set()
+    """One handler for each of the bus's own queues. They never reply: a message's callback is for its real handler."""
+    warned: set[str] = set()
 
-    def route_anew(context: Context) -> None:
+    def route_again(context: Context) -> None:
         message = context.message
         if names.INVALID in message.headers:
             raise Reject(message.headers[names.INVALID])
         queues = {handler.queue for handler in bus.handlers if handler.takes(message.name)}
         if not queues:
-            _tell_once(told, message.name)
+            _warn_once(warned, message.name)
             raise Dead(f"nobody is subscribed to {message.name}")
         # To each queue by name: routed by topic, it would come back here if one of them was removed meanwhile.
         for queue in sorted(queues):
@@ -46,10 +46,10 @@ def system_handlers(bus: Bus) -> Iterator[Handler]:
         bus.publish_messages([msgspec.structs.replace(context.message, created=0)])
 
     def keep_result(context: Context) -> None:
-        """It is in the log, which is where it is looked for."""
+        """Nothing to do: the result is looked up in the log."""
 
     functions: list[tuple[str, Callable[..., Any]]] = [
-        (UNROUTED, route_anew), (CALLBACKS, publish_reply), (RESULTS, keep_result),
+        (UNROUTED, route_again), (CALLBACKS, publish_reply), (RESULTS, keep_result),
     ]  # fmt: skip
     for queue, function in functions:
         options = HandlerOptions(retry=_RETRIES, threads=1, executor=ExecutorKind.THREADS)
@@ -57,7 +57,7 @@ def system_handlers(bus: Bus) -> Iterator[Handler]:
         yield Handler(queue, queue, ("#",), function, options, signature, replies=False)
 
 
-def _tell_once(told: set[str], topic: str) -> None:
-    if topic not in told and len(told) < _TOPICS_TOLD:
-        told.add(topic)
+def _warn_once(warned: set[str], topic: str) -> None:
+    if topic not in warned and len(warned) < _TOPICS_WARNED:
+        warned.add(topic)
         _log.warning("nobody is subscribed to %s; its messages are kept in %s", topic, UNROUTED)

@@ -267,5 +267,5 @@ class TestBus:
 
 
 def _run(call: HandlerCall) -> CallResult:
-    """Run a call here, or a coroutine in a separate thread if the test itself is one."""
+    """Run a call here; a coroutine on a thread of its own if the test itself runs on a loop."""
     return run_on_new_loop(call.run_async()) if call.handler.is_async and loop_runs_here() else call.run()

@@ -13,15 +13,17 @@ _LONGEST = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `remuda` command. Remuda's own errors, and the system's, are one line on stderr and exit code 1."""
+    """The `remuda` command. An error of Remuda or the operating system is one line on stderr, with exit code 1."""
     from remuda.model.errors import RemudaError
 
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # whoever started it has closed them, and wants none of it
+        if getattr(sys, name) is None:  # the parent process has closed it, and wants no output
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for is shown by its code
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a character that the terminal cannot show is printed as its code
     try:
         _command()(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:
@@ -46,7 +48,7 @@ def _command() -> Callable[..., Any]:
 def _fail(text: str) -> None:
     from remuda.cli.output import safe
 
-    if len(text) > _LONGEST:  # whoever gave so long a name knows it
+    if len(text) > _LONGEST:  # the middle is some very long name, which the user typed
         text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
     print(f"error: {safe(text, lines=True)}", file=sys.stderr)
     sys.exit(1)

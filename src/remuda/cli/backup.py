@@ -35,6 +35,6 @@ def backup(
         )
         for finding in report.findings:
             typer.echo(output.safe(f"{finding.file}: {finding.text}"))
-        typer.echo("the copy is whole" if report.clean else "the directory is damaged, and its copy is as it is")
+        typer.echo("the copy is whole" if report.clean else "the directory is damaged, and so is its copy")
     if not report.clean:
         raise typer.Exit(1)

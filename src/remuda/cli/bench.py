@@ -1,4 +1,4 @@
-"""`remuda bench`: how fast Remuda is on this machine, compared with its disk."""
+"""`remuda bench`: Remuda's speed on this machine, next to that of its disk."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 500
 _MOST: Final = 200_000
-"""Messages of one round: a fast machine needs no more to be measured, and the disk has to hold them."""
+"""The most messages of one round: enough to measure a fast machine, and the disk has to hold them."""
 
 
 class Measured(NamedTuple):
-    """What was done, how often, and for how long."""
+    """The result of one round."""
 
     what: str
     messages: int
@@ -73,18 +73,18 @@ def _rounds(scratch: Path, seconds: float, body: bytes, sync: str) -> Iterator[M
         broker.create_queue("many", type="pull")
         one, many = Message("one", body), Messages(name="many", bodies=[body] * _BATCH)
 
-        def take() -> int:
+        def pull() -> int:
             delivery = broker.pull("many", _BATCH)
             return 0 if delivery is None else delivery.ack()
 
         yield _repeat("publish, one by one", seconds, lambda: len(broker.publish(one)))
         yield _repeat(f"publish, {_BATCH} at once", seconds, lambda: len(broker.publish(many)))
-        yield _repeat(f"pull and acknowledge, {_BATCH} at once", seconds, take)
+        yield _repeat(f"pull and acknowledge, {_BATCH} at once", seconds, pull)
     yield _handlers(scratch / "bus", seconds, body, sync)
 
 
 def _disk(path: Path, seconds: float, body: bytes) -> Measured:
-    """What bounds a publisher that waits for every message: a write and a sync."""
+    """The limit for a publisher that waits for every message: a write and a sync."""
     import os
 
     from remuda.log.system import datasync

@@ -53,5 +53,5 @@ def bind(
             channel.bind_exchange(exchange, CHANNELS, topic)
     finally:
         connection.close()
-    text = f"{queue} takes {', '.join(topics)} from {exchange}, and so it does of what a bus publishes"
+    text = f"queue {queue} receives {', '.join(topics)} from exchange {exchange}, including what a bus publishes"
     output.done(text, as_json, queue=queue, exchange=exchange, topics=topics)

@@ -22,17 +22,17 @@ def check(
 
     path = directory_of(directory)
     report = check_files(DirectoryDisk(path, create=False), snapshot.readable)
-    look = DirectoryView(path)
-    for name, count in look.report.found.items():
+    view = DirectoryView(path)
+    for name, count in view.report.found.items():
         report.findings.append(
             Finding("tail", f"the creation of queue {name!r} is missing; {count} messages were found for it")
         )
-    if look.report.state_lost:
-        report.findings.append(Finding("checkpoint", "none can be read; queues are made again from sealed files"))
-    for gap in look.report.uncovered:
+    if view.report.state_lost:
+        report.findings.append(Finding("checkpoint", "none can be read; queues are rebuilt from the sealed files"))
+    for gap in view.report.uncovered:
         text = f"no file holds offsets {gap.start} to {gap.stop - 1}: they were collected, or their files were removed"
         report.findings.append(Finding("sealed", text, (gap.start, gap.stop - 1)))
-    for queue, first, last in look.unreadable():
+    for queue, first, last in view.unreadable():
         text = f"queue {queue!r} holds messages {first} to {last}, which cannot be read"
         report.findings.append(Finding("sealed", text, (first, last)))
     if as_json:

@@ -6,7 +6,7 @@ import typer
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The queues of the directory typed before; none if it cannot be read."""
+    """The queues of the directory typed so far; none if it cannot be read."""
     from remuda.cli.directory_view import DirectoryView
     from remuda.cli.target import directory_of
     from remuda.model.errors import RemudaError

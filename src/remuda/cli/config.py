@@ -21,7 +21,8 @@ def config(
     else:
         bus = load_bus(app)
         bus.queue_settings()
-        rows = bus.settings.effective({handler.queue: handler.options for handler in bus.handlers})
+        options = {handler.queue.removeprefix(bus.prefix): handler.options for handler in bus.handlers}
+        rows = bus.settings.effective(options)
     if as_json:
         output.json([{"setting": name, "value": _plain(name, value), "source": source} for name, value, source in rows])
         return

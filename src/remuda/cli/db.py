@@ -1,4 +1,4 @@
-"""`remuda db`: the outbox's tables, and what is in them."""
+"""`remuda db`: the outbox's tables and messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def upgrade(
         with _open(url, schema, prefix) as administration:
             administration.restored()
         if not as_json:
-            typer.echo("the outbox goes on from here; what was not sent will be")
+            typer.echo("the outbox continues from here; unsent messages will be sent")
 
 
 @app.command("status")
@@ -58,21 +58,21 @@ def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_j
     from remuda.outbox.statements import LATEST
 
     where, names = _where(url, schema, prefix)
-    if _is_there(where):
+    if _exists(where):
         with _database_errors():
-            told = describe(where, names)
+            state = describe(where, names)
     else:
-        told = {"database": dialect_of(where), "version": 0, "latest": LATEST}
+        state = {"database": dialect_of(where), "version": 0, "latest": LATEST}
     if as_json:
-        output.json(told)
+        output.json(state)
         return
-    if not told["version"]:
-        typer.echo("there are no tables; remuda db init makes them")
+    if not state["version"]:
+        typer.echo("there are no tables; remuda db init creates them")
         raise typer.Exit(1)
-    typer.echo(f"{told['database']}, tables of version {told['version']} (this Remuda has {told['latest']})")
-    output.table(["status", "messages"], told.get("messages", {}).items(), right=["messages"])
+    typer.echo(f"{state['database']}, tables version {state['version']} (this Remuda has {state['latest']})")
+    output.table(["status", "messages"], state.get("messages", {}).items(), right=["messages"])
     output.table(
-        ["relay", "lanes"], ((name, ", ".join(map(str, lanes))) for name, lanes in told.get("relays", {}).items())
+        ["relay", "lanes"], ((name, ", ".join(map(str, lanes))) for name, lanes in state.get("relays", {}).items())
     )
 
 
@@ -142,7 +142,9 @@ def _upgrade(url: str, schema: str, prefix: str, as_json: bool) -> None:
 
     with _open(url, schema, prefix, check=False) as administration:
         done = administration.upgrade()
-    output.done(f"version {done[-1]} is in place" if done else "the tables are up to date", as_json, installed=done)
+    output.done(
+        f"the tables have version {done[-1]} now" if done else "the tables are up to date", as_json, installed=done
+    )
 
 
 @contextmanager
@@ -151,16 +153,16 @@ def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Iterator
     from remuda.outbox.admin import Administration
 
     where, names = _where(url, schema, prefix)
-    if check and not _is_there(where):
-        raise NotFound(f"there is no database {where!r}; nothing was created. remuda db init {url} makes it")
+    if check and not _exists(where):
+        raise NotFound(f"there is no database {where!r}; nothing was created. remuda db init {url} creates it")
     with _database_errors(), Administration.open(where, names) as administration:
         if check:
             administration.check()
         yield administration
 
 
-def _is_there(url: str) -> bool:
-    """Whether SQLite's file is: whoever only looks must not make it, as connecting would."""
+def _exists(url: str) -> bool:
+    """Whether SQLite's file exists. A command that only reads must not create it, as connecting would."""
     from pathlib import Path
 
     from remuda.outbox.sessions import dialect_of, sqlite_path
@@ -170,13 +172,13 @@ def _is_there(url: str) -> bool:
 
 @contextmanager
 def _database_errors() -> Iterator[None]:
-    """What the database says, in one line."""
+    """Turn errors of the database into one line."""
     from remuda.model.errors import StorageError
 
     try:
         yield
     except Exception as error:
-        # Whichever library raised it is loaded by now.
+        # The library that raised the error is loaded by now.
         libraries = (sys.modules.get(name) for name in ("sqlite3", "psycopg"))
         if not isinstance(error, tuple(library.Error for library in libraries if library is not None)):
             raise

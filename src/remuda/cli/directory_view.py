@@ -1,4 +1,4 @@
-"""A directory as it is now, without touching it: works beside the process that has it open, and after its end."""
+"""A read-only view of a directory, whether or not another process has it open."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from remuda.model.state import State
 _ATTEMPTS: Final = 20
 _CHUNK: Final = 500
 _LISTED: Final = 20
-"""Names in an error; there may be a hundred thousand queues."""
+"""The most names in an error; there may be a hundred thousand queues."""
 
 KINDS: Final = ("waiting", "delayed", "in-flight", "dead", "invalid", "not-interested")
-"""Where in a queue a message can be."""
+"""The states in which a queue can hold a message."""
 PARKED_KINDS: Final = {State.DEAD: "dead", State.INVALID: "invalid", State.NOT_INTERESTED: "not-interested"}
 
 
 class Placement(NamedTuple):
-    """Neighbouring messages of a queue that are in the same place for the same reason."""
+    """Neighbouring messages of a queue in the same state for the same reason."""
 
     kind: str
     first: int
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class DirectoryView:
-    """The queues that a log makes, read from its files."""
+    """The queues of a directory, rebuilt from the files of its log."""
 
     def __init__(self, path: Path) -> None:
         for attempt in range(_ATTEMPTS):
@@ -61,7 +61,7 @@ class DirectoryView:
                     self._read(path)
                 return
             except FileNotFoundError as error:
-                # The writer sealed or removed a file in the meantime; a fresh listing knows where its rows are now.
+                # The writer sealed or removed a file in the meantime; read the directory again.
                 if attempt == _ATTEMPTS - 1:
                     raise StorageError(
                         f"the files of {str(path)!r} change faster than they can be read: {error}"
@@ -83,7 +83,7 @@ class DirectoryView:
         self.report.found = dict(self._core.found)
 
     def unreadable(self) -> Iterator[tuple[str, int, int]]:
-        """Messages that a queue holds and the log cannot give: the queue, the first and the last offset."""
+        """Messages that a queue holds but the log cannot read: the queue, the first and the last offset."""
         for name, queue in sorted(self._core.queues.items()):
             for first, count in queue.live():
                 for start in range(first, first + count, _CHUNK):
@@ -92,11 +92,11 @@ class DirectoryView:
                         yield name, missing, missing + size - 1
 
     def queues(self) -> list[QueueInfo]:
-        """All queues by name. Their consumers are those that hold messages now."""
+        """All queues by name. Their consumers are those that have messages in flight."""
         return [self._info(queue) for _, queue in sorted(self._core.queues.items())]
 
     def rows(self, queue: str, kinds: tuple[str, ...] = KINDS, limit: int | None = None) -> Iterator[Row]:
-        """Messages that wait, are held or have ended without success, the oldest of each kind first."""
+        """Messages that are waiting, in flight or ended without success, the oldest of each kind first."""
         for where in _placements(self._queue(queue), kinds):
             for first in range(where.first, where.first + where.size, _CHUNK):
                 wanted = min(_CHUNK, where.first + where.size - first)
@@ -116,8 +116,7 @@ class DirectoryView:
         return self._core.queues[name]
 
     def _explained(self, queue: str, where: Placement, offset: int) -> Placement:
-        """With what the queue itself does not keep: the reason of a failed attempt, and how often one that has ended
-        was attempted."""
+        """Add what only the log has: the reason of a failed attempt, and the number of attempts of an ended message."""
         if where.kind == "delayed" and where.attempts:
             reasons = [event.reason for event in self._events(queue, offset)]
             return where._replace(reason=reasons[-1] if reasons else None)
@@ -167,7 +166,7 @@ def _placements(queue: Queue, kinds: tuple[str, ...]) -> Iterator[Placement]:
 
 
 class _ReadOnlyDisk(DirectoryDisk):
-    """A directory that is only read: nothing is locked, cut or swept."""
+    """A directory that is only read: nothing is locked, truncated or removed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, create=False)

@@ -1,4 +1,4 @@
-"""Everything the log says about one message."""
+"""The history of one message, read from the log."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from remuda.model.records import Event, QueueChange
 
 
 class MessageHistory(NamedTuple):
-    """A message's whole life."""
+    """A message with everything that happened to it."""
 
     document: Document
     routed: tuple[str, ...]
     events: list[tuple[int, Event]]
     forgotten: list[QueueChange]
-    """By whom it was forgotten as a dead letter, if so."""
+    """When and by whom it was forgotten as a dead letter, if it was."""
 
 
 def message_history(log: EventLog, message: str | int) -> MessageHistory:
-    """The life of a message, by its id or its offset."""
+    """The history of a message, by its id or its offset."""
     offset = message if isinstance(message, int) else log.offset_of(message)
     found = None if offset is None else log.message(offset)
     if offset is None or found is None:

@@ -62,8 +62,8 @@ def build(
     began = time.monotonic()
     with opened(directory, place) as (index, log, _):
         first = start if since is None else log.offset_at(point(since, "--since"))
-        with _progress(log, quiet=as_json) as tell:
-            reached = rebuild(index, log, start=first, progress=tell)
+        with _progress(log, quiet=as_json) as progress:
+            reached = rebuild(index, log, start=first, progress=progress)
         seconds = time.monotonic() - began
         text = f"{index.describe()} holds the log up to message {reached.offset:,}, built in {seconds:.1f} s"
         output.done(text, as_json, index=index.describe(), **_numbers(reached), seconds=round(seconds, 3))
@@ -76,26 +76,28 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
 
     stop = threading.Event()
     with opened(directory, place) as (index, _, follower), _until_stopped(stop):
-        told = 0.0
+        printed = 0.0
 
-        def tell(reached: Reached) -> None:
-            nonlocal told
-            if time.monotonic() - told >= 1:
-                told = time.monotonic()
+        def report(reached: Reached) -> None:
+            nonlocal printed
+            if time.monotonic() - printed >= 1:
+                printed = time.monotonic()
                 if as_json:
                     output.json(_numbers(reached))
                 else:
                     typer.echo(f"at message {reached.offset:,}, event {reached.position:,}")
 
         if not as_json:
-            typer.echo(output.safe(f"following into {index.describe()}; Ctrl-C ends it"))
-        follower.follow(stop, tell)
+            typer.echo(output.safe(f"following the log into {index.describe()}; Ctrl-C stops it"))
+        follower.follow(stop, report)
         reached = index.reached()
         if reached is not None:
             if as_json:
                 output.json(_numbers(reached))
             else:
-                typer.echo(f"stopped at message {reached.offset:,}, event {reached.position:,}; run it again to go on")
+                typer.echo(
+                    f"stopped at message {reached.offset:,}, event {reached.position:,}; run it again to continue"
+                )
 
 
 @app.command()
@@ -160,7 +162,7 @@ def _progress(log: LogSource, *, quiet: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _until_stopped(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end it between two batches."""
+    """Within this context, Ctrl-C and SIGTERM set `stop`, which ends the work between two batches."""
     old = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

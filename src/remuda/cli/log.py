@@ -73,22 +73,22 @@ def _messages(log: EventLog, begin: int, follow: bool) -> Iterator[dict[str, Any
 
 
 def _events(log: EventLog, begin: int, since: int | None, follow: bool) -> Iterator[dict[str, Any]]:
-    """Events, and between them what somebody did to a queue by name, in the order of their times."""
-    told, earliest = 0, since if begin else since or 0
+    """Events, and between them changes that users made to queues, in the order of their times."""
+    shown, earliest = 0, since if begin else since or 0
     while True:
         changes = log.changes()
         for record in log.events(begin):
             earliest = record.time if earliest is None else earliest
-            while told < len(changes) and changes[told].time <= record.time:
-                if changes[told].time >= earliest:
-                    yield _change(changes[told])
-                told += 1
+            while shown < len(changes) and changes[shown].time <= record.time:
+                if changes[shown].time >= earliest:
+                    yield _change(changes[shown])
+                shown += 1
             yield from _rows(record)
             begin = record.first + len(record)
-        for change in changes[told:]:
+        for change in changes[shown:]:
             if earliest is None or change.time >= earliest:
                 yield _change(change)
-        told, earliest = len(changes), earliest or 0
+        shown, earliest = len(changes), earliest or 0
         if not follow:
             return
         time.sleep(_POLL)
@@ -138,7 +138,7 @@ def _print(entry: dict[str, Any]) -> None:
         last = entry["offset"] + entry["count"] - 1
         which = f"#{entry['offset']}" if entry["count"] == 1 else f"#{entry['offset']}-{last}"
         words = f"{entry['position']:>6}  {clock}  {entry['queue']}  {which}  "
-        words += output.told(State(entry["state"]), entry.get("reason"))
+        words += output.state_words(State(entry["state"]), entry.get("reason"))
         if entry["state"] == State.FETCHED.value:
             words += f", attempt {entry['attempt']}, by {entry['consumer']}"
         for label, name in (("; next at ", "due"), (" by ", "who")):

@@ -1,4 +1,4 @@
-"""`remuda messages` and `remuda message`: what a queue holds, and one message's whole life."""
+"""`remuda messages` and `remuda message`: the messages of a queue, and the history of one message."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def message(
     offset: Annotated[bool, typer.Option("--offset", help="ID is an offset in the log.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show one message's whole life. From publish to its end in every queue; changes nothing."""
+    """Show one message's history. From publish to its end in every queue; changes nothing."""
     from remuda.cli import output
     from remuda.cli.history import message_history
     from remuda.cli.target import log_of
@@ -147,7 +147,7 @@ def _shown(value: object) -> str:
 
 
 def _timeline(history: MessageHistory) -> Iterator[tuple[int, str, str, str]]:
-    """Time, queue, state and words, for each thing that happened."""
+    """Time, queue, state and description of each thing that happened."""
     from remuda.cli import output
     from remuda.model.state import State
 
@@ -159,7 +159,7 @@ def _timeline(history: MessageHistory) -> Iterator[tuple[int, str, str, str]]:
         due = history.document.message.due
         yield created, queue, State.QUEUED.value, "queued" if due is None else f"queued until {output.moment(due)}"
     for time, event in history.events:
-        words = output.told(event.state, event.reason)
+        words = output.state_words(event.state, event.reason)
         if event.state is State.FETCHED:
             words = f"attempt {event.attempt} begins, by {event.consumer}"
         if event.due is not None:

@@ -1,5 +1,4 @@
-"""An operator's commands on a queue: reprocess, clear, forget, cancel, move, pause, resume. The log records who did
-what."""
+"""Commands that change a queue: reprocess, clear, forget, cancel, move, pause, resume. The log records who did what."""
 
 from __future__ import annotations
 
@@ -43,14 +42,14 @@ def reprocess(
     start again with a fresh count of attempts."""
     from remuda.cli import output
 
-    with _bus(directory) as bus:
+    with open_bus(directory) as bus:
         number = bus.reprocess(
             queue,
             waiting=not dead_only,
             reason=reason,
             since=_point("--since", since),
             until=_point("--until", until),
-            who=who or _login(),
+            who=who or login_name(),
         )
     output.done(f"{output.count(number, 'message')} back in {queue}", as_json, queue=queue, reprocessed=number)
 
@@ -71,11 +70,11 @@ def clear(
     """End all waiting messages of a queue, or those that match. They become dead letters and can be reprocessed."""
     from remuda.cli import output
 
-    with _bus(directory) as bus:
+    with open_bus(directory) as bus:
         info = bus.broker.queue(queue)
         some = any((topic, reason, since, until))
         waiting = output.count(info.waiting + info.delayed, "waiting message")
-        question = f"Clear those of {waiting} in {queue} that fit?" if some else f"Clear {waiting} from {queue}?"
+        question = f"Clear those of {waiting} in {queue} that match?" if some else f"Clear {waiting} from {queue}?"
         output.confirm(question, yes)
         number = bus.clear(
             queue,
@@ -83,7 +82,7 @@ def clear(
             reason=reason,
             since=_point("--since", since),
             until=_point("--until", until),
-            who=who or _login(),
+            who=who or login_name(),
         )
     output.done(f"{output.count(number, 'message')} cleared from {queue}", as_json, queue=queue, cleared=number)
 
@@ -101,12 +100,16 @@ def forget(
     """Delete dead letters for good. They can no longer be reprocessed."""
     from remuda.cli import output
 
-    with _bus(directory) as bus:
+    with open_bus(directory) as bus:
         info = bus.broker.queue(queue)
         dead = output.count(info.dead + info.invalid + info.not_interested, "dead letter")
         output.confirm(f"Forget up to {dead} of {queue} for good?", yes)
         number = bus.forget(
-            queue, reason=reason, since=_point("--since", since), until=_point("--until", until), who=who or _login()
+            queue,
+            reason=reason,
+            since=_point("--since", since),
+            until=_point("--until", until),
+            who=who or login_name(),
         )
     output.done(f"{output.count(number, 'dead letter')} of {queue} forgotten", as_json, queue=queue, forgotten=number)
 
@@ -120,8 +123,8 @@ def cancel(
     """Cancel a waiting message. It may wait for its turn, its time or a retry."""
     from remuda.cli import output
 
-    with _bus(directory) as bus:
-        cancelled = bus.cancel(id, who=who or _login())
+    with open_bus(directory) as bus:
+        cancelled = bus.cancel(id, who=who or login_name())
         word = bus.status(id).word
     text = f"{id} is cancelled" if cancelled else f"{id} was not cancelled: it is {word}"
     output.done(text, as_json, id=id, cancelled=cancelled, status=word)
@@ -146,14 +149,14 @@ def move(
     from remuda.model.errors import InvalidOption
 
     if source == target:
-        raise InvalidOption(f"{source} is both where messages come from and where they go; name two queues")
-    with _bus(directory) as bus:
+        raise InvalidOption(f"FROM and TO are both {source}; name two different queues")
+    with open_bus(directory) as bus:
         bus.broker.queue(target)
-        number = move_waiting(bus.broker, source, target, who or _login())
+        number = move_waiting(bus.broker, source, target, who or login_name())
         left = bus.broker.queue(source).delayed
     text = f"{output.count(number, 'message')} moved from {source} to {target}"
     if left:
-        text += f"; {output.count(left, 'message')} of {source} wait for their time: move them when they are due"
+        text += f"; {output.count(left, 'message')} of {source} are delayed; move them when they are due"
     output.done(text, as_json, source=source, target=target, moved=number, left=left)
 
 
@@ -178,11 +181,11 @@ def pause(
     what = {
         "paused": "is paused and refuses publishers",
         "only-consume": "refuses publishers",
-        "only-publish": "is paused; it still takes messages in",
+        "only-publish": "is paused; it still accepts messages",
     }[status]
-    with _bus(directory) as bus:
-        bus.broker.set_status(queue, status, who=who or _login())
-    text = f"{queue} {what}; to go on: remuda resume {shown_target(directory)} {queue}"
+    with open_bus(directory) as bus:
+        bus.broker.set_status(queue, status, who=who or login_name())
+    text = f"{queue} {what}; to resume it: remuda resume {shown_target(directory)} {queue}"
     output.done(text, as_json, queue=queue, status=status)
 
 
@@ -190,14 +193,14 @@ def resume(directory: Directory, queue: Queue, who: Who = None, as_json: AsJson 
     """Resume a paused queue."""
     from remuda.cli import output
 
-    with _bus(directory) as bus:
-        bus.broker.set_status(queue, "running", who=who or _login())
+    with open_bus(directory) as bus:
+        bus.broker.set_status(queue, "running", who=who or login_name())
     output.done(f"{queue} is running", as_json, queue=queue, status="running")
 
 
 @contextmanager
-def _bus(target: str) -> Iterator[Bus]:
-    """A bus without handlers on the target's broker, so that only what was asked for is declared or changed."""
+def open_bus(target: str) -> Iterator[Bus]:
+    """A bus without handlers on the target's broker, so that the command changes nothing else."""
     from remuda.bus.broker_api import open_broker
     from remuda.bus.bus import Bus
     from remuda.bus.settings.settings import Settings
@@ -218,7 +221,7 @@ def _point(option: str, text: str | None) -> int | None:
     return None if text is None else point(text, option)
 
 
-def _login() -> str:
+def login_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):

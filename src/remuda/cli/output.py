@@ -20,7 +20,7 @@ _WIDE: Final = 200
 _BODY: Final = 60
 _NARROWEST: Final = 14
 _MANY: Final = 1000
-"""Rows that are drawn one by one."""
+"""Tables with more rows are printed without rich."""
 _WRAPPED: Final = frozenset({"body", "note", "value", "what happened"})
 
 STATES: Final = {
@@ -36,11 +36,11 @@ STATES: Final = {
     State.NOT_INTERESTED: "not interested",
     State.COMPLETED: "completed",
 }
-"""States in words."""
+"""The words for states."""
 
 
-def told(state: State, reason: str | None) -> str:
-    """A state with its reason. A message that was sent on to another queue is not dead, and its reason says all."""
+def state_words(state: State, reason: str | None) -> str:
+    """A state with its reason. A message that moved to another queue is not dead; then the reason alone is shown."""
     if not reason:
         return STATES[state]
     return reason if is_moved(state, reason) else f"{STATES[state]}: {reason}"
@@ -51,18 +51,18 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-"""Signs that a terminal obeys, or that change how others are shown."""
+"""Control characters, and those that change how others are shown."""
 
 
 def safe(text: str, *, lines: bool = False) -> str:
-    """A text as it can be shown: what a terminal would obey stands there as its code; so do newlines and tabs, unless
+    """A text that is safe to print: control characters are replaced by their codes; so are newlines and tabs, unless
     the text may have several `lines`."""
     shown = _UNSAFE.sub(_code, text)
     return shown if lines else shown.replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _code(sign: re.Match[str]) -> str:
-    number = ord(sign[0])
+def _code(character: re.Match[str]) -> str:
+    number = ord(character[0])
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
 
 
@@ -94,7 +94,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
 
 
 def _long_table(columns: Sequence[str], rows: list[list[str]], numbers: set[str], width: int) -> None:
-    """A table of many rows, each on one line; rich would take a millisecond for each. What is long is cut."""
+    """Print many rows, each on one line; rich takes a millisecond per row. Long cells are cut."""
     widest = max(width // 2, _NARROWEST)
     shown = [[clipped(text, widest) for text in row] for row in (columns, *rows)]
     widths = [max(map(cells_of, column)) for column in zip(*shown, strict=True)]
@@ -110,7 +110,7 @@ def _long_table(columns: Sequence[str], rows: list[list[str]], numbers: set[str]
 
 
 def cells_of(text: str) -> int:
-    """How wide a terminal shows a text."""
+    """The width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -119,7 +119,7 @@ def cells_of(text: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """A text that can be shown, cut to this many cells."""
+    """A text cut to this many terminal cells."""
     if cells_of(text) <= width:
         return text
     from rich.cells import set_cell_size
@@ -134,12 +134,12 @@ def json(value: Any) -> None:
     except UnicodeEncodeError:  # a path need not be text
         text = dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
     unsafe = _UNSAFE if lookup(sys.stdout.encoding or "utf-8").name == "utf-8" else _NOT_ASCII
-    sys.stdout.write(unsafe.sub(lambda sign: dumps(sign[0])[1:-1], text) + "\n")
+    sys.stdout.write(unsafe.sub(lambda character: dumps(character[0])[1:-1], text) + "\n")
     sys.stdout.flush()
 
 
 def done(text: str, as_json: bool, **values: Any) -> None:
-    """Say what was done, in words or as JSON."""
+    """Print what was done, as text or as JSON."""
     if as_json:
         json(values)
     else:
@@ -147,7 +147,7 @@ def done(text: str, as_json: bool, **values: Any) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is lost. Without consent, exit with code 1 and change nothing."""
+    """Ask before something is lost. Unless the answer is yes, exit with code 1."""
     if yes:
         return
     print(f"{safe(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
@@ -158,18 +158,18 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def moment(time: int) -> str:
-    """A time in microseconds, as this machine's clock shows it."""
+    """A time in microseconds as local date and time."""
     return datetime.fromtimestamp(time / 1e6).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def clock(time: int) -> str:
-    """A time in microseconds, short: the time of today, the date of other days."""
+    """A time in microseconds, short: only the time if it is today, otherwise date and time."""
     then = datetime.fromtimestamp(time / 1e6)
     return then.strftime("%H:%M:%S" if then.date() == datetime.now().date() else "%b %d %H:%M")
 
 
 def iso(time: int | None) -> str | None:
-    """A time in microseconds for programs."""
+    """A time in microseconds as ISO 8601, for programs."""
     return None if time is None else datetime.fromtimestamp(time / 1e6).astimezone().isoformat()
 
 

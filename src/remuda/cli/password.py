@@ -1,4 +1,4 @@
-"""The password of a user who is added: asked for twice where it is not given."""
+"""The option for a new user's password, which is asked for twice if it is not given."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def publish(
     from remuda.model.errors import InvalidOption
 
     if id == "":
-        raise InvalidOption("--id is empty; leave it out to have one made. Nothing was published")
+        raise InvalidOption("--id is empty; leave it out to have one generated. Nothing was published")
     if high and priority is not None:
         raise InvalidOption("give --high or --priority, not both; nothing was published")
     headers = _headers(header or [])
@@ -58,7 +58,9 @@ def _bus(target: str, create: bool) -> Bus:
 
     bus = load_bus(target) if is_app(target) else Bus(target)
     if str(bus.url).startswith("memory:"):
-        raise InvalidOption(f"{target} keeps messages in memory; one published from here would end with this command")
+        raise InvalidOption(
+            f"{target} keeps messages in memory, so a message published here would be lost when this command ends"
+        )
     if not create:
         check_exists(target, "nothing was published")
     return bus

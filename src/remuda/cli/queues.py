@@ -16,8 +16,8 @@ STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no in
 """Statuses as shown: a queue that only accepts messages is paused."""
 _RARE = ("invalid", "unwanted")
 """Shown only if there are any."""
-_UNTOLD = {"running": "inFlight", "delayed": "delayed", "done": "done", "counts": "counts"}
-"""What RabbitMQ does not tell of a queue."""
+_NOT_ON_RABBITMQ = {"running": "inFlight", "delayed": "delayed", "done": "done", "counts": "counts"}
+"""Columns that RabbitMQ has no numbers for, and their names in JSON."""
 
 
 def queues(
@@ -34,13 +34,13 @@ def queues(
         return
     from remuda.cli import output
 
-    found, untold = _found(directory)
+    found, partial = _found(directory)
     if as_json:
-        output.json([{**_plain(info), **dict.fromkeys(_UNTOLD.values() if untold else ())} for info in found])
+        output.json([{**_plain(info), **dict.fromkeys(_NOT_ON_RABBITMQ.values() if partial else ())} for info in found])
         return
     rows = [_row(info) for info in found]
-    told = [name for name in _COLUMNS if not untold or name not in _UNTOLD]
-    columns = [name for name in told if name not in _RARE or any(row[name] for row in rows)]
+    known = [name for name in _COLUMNS if not partial or name not in _NOT_ON_RABBITMQ]
+    columns = [name for name in known if name not in _RARE or any(row[name] for row in rows)]
     output.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
 
 
@@ -63,11 +63,11 @@ def _found(target: str) -> tuple[list[QueueInfo], bool]:
 def _remove(directory: str, queue: str, yes: bool, as_json: bool) -> None:
     from remuda.cli import operations, output
 
-    with operations._bus(directory) as bus:
+    with operations.open_bus(directory) as bus:
         info = bus.broker.queue(queue)
         held = output.count(info.size + info.dead + info.invalid + info.not_interested, "message")
         output.confirm(f"Remove {queue} and {held} in it?", yes)
-        bus.broker.remove_queue(queue, who=operations._login())
+        bus.broker.remove_queue(queue, who=operations.login_name())
     output.done(f"{queue} is removed", as_json, queue=queue, removed=True)
 
 

@@ -22,7 +22,7 @@ def relay(
     from remuda.cli.target import load_bus
     from remuda.model.errors import InvalidOption
     from remuda.outbox import Outbox
-    from remuda.signals import wait_hearing_signals
+    from remuda.signals import wait_for_event
 
     bus = load_bus(app)
     outbox = bus.outbox
@@ -39,8 +39,8 @@ def relay(
             signal.signal(number, lambda *_: ended.set())
         outbox.relay.start()
         output.done(f"relaying for {app} as {outbox.relay.name}", as_json, app=app, relay=outbox.relay.name)
-        wait_hearing_signals(ended)
-        bus.ask_to_stop()  # a relay that waits for the broker's connection would not end before it
+        wait_for_event(ended)
+        bus.ask_to_stop()  # so that a relay does not go on waiting for the broker's connection
         outbox.relay.stop(10)
         output.done(f"{output.count(outbox.relay.sent, 'message')} sent", as_json, sent=outbox.relay.sent)
     finally:

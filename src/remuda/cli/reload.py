@@ -19,7 +19,7 @@ Snapshot = dict[str, int]
 
 
 def run_reloading(arguments: Sequence[str]) -> None:
-    """Run `remuda` with these arguments until a signal comes."""
+    """Run `remuda` with these arguments in a child process until a signal arrives."""
     asked: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -65,12 +65,12 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    # In a session of its own, so that Ctrl-C reaches this process alone, and the child is asked to stop just once.
+    # In a session of its own, so that Ctrl-C reaches only this process, and the child is asked to stop only once.
     return subprocess.Popen([sys.executable, "-m", "remuda.cli", *arguments], start_new_session=True)
 
 
 def _stop(child: subprocess.Popen[bytes], asked: Sequence[int]) -> None:
-    """Ask the child to stop and wait; a second signal to us is passed on as its second."""
+    """Ask the child to stop, and wait. A second signal to this process is passed on."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     passed_on = max(len(asked), 1)

@@ -1,4 +1,4 @@
-"""`remuda report`: what queues did, over time; a small log is counted here, a large one by Spark."""
+"""`remuda report`: what queues did over time. A small log is read by this process, a large one by Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report(
     output: Annotated[
         str | None, typer.Option(metavar="FILE", help="Also write a page with charts to this file.")
     ] = None,
-    lake: Annotated[str | None, typer.Option(help="Read the lives in this lake instead of a log.")] = None,
+    lake: Annotated[str | None, typer.Option(help="Read the message lives in this lake instead of a log.")] = None,
     since: Annotated[
         str | None, typer.Option(help="Only messages published at or after this time; 10m means ten minutes ago.")
     ] = None,
@@ -32,7 +32,7 @@ def report(
     top: Annotated[int, typer.Option(min=0, max=100, help="How many queues to show in detail.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     engine: Annotated[
-        str, typer.Option(help="Where to count: here (this process), spark, or auto (here for small logs).")
+        str, typer.Option(help="What does the counting: here (this process), spark, or auto (here for small logs).")
     ] = "auto",
     master: Annotated[str | None, typer.Option(help="A Spark master; local[*] by default.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
@@ -74,7 +74,7 @@ def report(
 
 @contextmanager
 def _spinner() -> Iterator[Tell]:
-    """Says what is being done, on a terminal only, and leaves nothing behind."""
+    """Shows the current step while it runs, on a terminal only."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -71,18 +71,19 @@ def run(
     from remuda.cli.workers import end_with_supervisor, run_workers
 
     end_with_supervisor()
-    bus = load_bus(app)  # what is wrong with it is said once, not by every process
+    bus = load_bus(app)  # before any process starts, so that its errors are printed once
     configure(as_json=log_json)
-    # What ends by itself needs no page to look at meanwhile, unless one is asked for.
+    # A run that ends by itself has a dashboard only if one is asked for.
     wanted = not no_dashboard and (not until_idle or dashboard is not None)
     if workers > 1:
-        # Served from here it stays where it is, whichever of the processes comes and goes.
+        # Served from this process, its address stays the same when workers are restarted.
         server = _dashboard(bus, dashboard, users) if wanted else None
         with _served(bus, server):
             run_workers([*arguments, "--no-dashboard"], workers)
         return
     for entry in threads or []:
         queue, _, number = entry.rpartition("=")
+        queue = queue.removeprefix(bus.prefix)
         _check_queue(bus, queue)
         bus.settings.put(f"message.threads.{queue}" if queue else "message.threads", number, "--threads")
     if metrics is not None:
@@ -97,14 +98,16 @@ def run(
 def _check_queue(bus: Bus, queue: str) -> None:
     from remuda.model.errors import InvalidOption
 
-    queues = sorted({handler.queue for handler in bus.handlers})
+    queues = sorted({handler.queue.removeprefix(bus.prefix) for handler in bus.handlers})
     if queue and queue not in queues:
-        raise InvalidOption(f"--threads: no handler works on {queue!r}; the queues are: {', '.join(queues) or 'none'}")
+        raise InvalidOption(
+            f"--threads: no handler has the queue {queue!r}; the queues are: {', '.join(queues) or 'none'}"
+        )
 
 
 @contextmanager
 def _served(bus: Bus, server: Server | None) -> Iterator[None]:
-    """A bus's dashboard, if there is one, until the bus is closed."""
+    """Serve the dashboard, if there is one, and close the bus at the end."""
     try:
         if server is not None:
             server.start()

@@ -50,7 +50,7 @@ def _in_directory(directory: str) -> list[dict[str, Any]]:
 
 
 def _on_rabbitmq(url: str) -> list[dict[str, Any]]:
-    """The definitions say when each is due, its message in the event log the rest."""
+    """The run ledger says when each schedule is due, its message in the event log the rest."""
     from remuda.broker.opening import open_broker
     from remuda.bus.scheduling.runs import run_ledger
     from remuda.bus.scheduling.schedule import run_id
@@ -61,7 +61,7 @@ def _on_rabbitmq(url: str) -> list[dict[str, Any]]:
         ledger = run_ledger(broker)
         for name, due in ledger.planned().items() if ledger is not None else ():
             run: Message | None = None
-            with suppress(NotFound, StorageError, Unsupported):  # no log is kept, or it has let go of the message
+            with suppress(NotFound, StorageError, Unsupported):  # there is no log, or it no longer has the message
                 run = broker.message(run_id(name, due)).message
             status = "unknown"
             with suppress(NotFound):

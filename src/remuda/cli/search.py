@@ -44,7 +44,7 @@ def search(
         page = index.search(asked)
         bodies = log.bodies(hit.offset for hit in page.hits)
         if not stale and any(hit.offset not in bodies for hit in page.hits):
-            # Some were collected since anybody looked.
+            # Some messages were collected since the index was last brought up to date.
             follower.forget_collected()
             index.refresh()
             page = index.search(asked)
@@ -66,7 +66,7 @@ def search(
 
 
 def _lines(hit: Hit, body: bytes | None) -> Iterator[str]:
-    """One hit, as wide as the terminal: where it is, why it ended there, and how its body begins."""
+    """One hit, cut to the terminal's width: where it is, why it ended there, and the beginning of its body."""
     from remuda.cli import output
     from remuda.model.records import is_moved
 

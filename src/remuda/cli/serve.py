@@ -91,7 +91,7 @@ def serve(
     )
     listeners: list[Listener] = [amqp]
     if wire is None:
-        # Without TLS the wire's passwords stay on this machine, wherever AMQP listens.
+        # Without TLS, passwords over remuda:// must stay on this machine, wherever AMQP listens.
         place = (host if tls is not None or is_loopback(host) else "127.0.0.1", PORT if port else 0)
         listeners.append(WireListener(*place, users=known, tls=tls))
     elif wire != "none":

@@ -26,14 +26,14 @@ def takeover(
     path = directory_of(directory)
     pid = holder_of(path)
     if pid is None:
-        text = f"no process has {path}; nothing was done. Whoever opens it next has it"
+        text = f"no process has {path} open; nothing was done. The next process that opens it will be the host"
         output.done(text, as_json, directory=str(path), ended=None, holder=None)
         return
     if pid == 0:
         raise RemudaError(f"{path} is open in a process that cannot be seen from here; end it where it runs")
     if not force and answers(path):
-        raise RemudaError(f"process {pid} has {path} and answers; nothing was done. --force ends it all the same")
-    output.confirm(f"End process {pid}, which has {path} and does not answer?", yes)
+        raise RemudaError(f"process {pid} has {path} open and answers; nothing was done. --force ends it anyway")
+    output.confirm(f"End process {pid}, which has {path} open and does not answer?", yes)
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -42,7 +42,7 @@ def takeover(
         raise RemudaError(f"process {pid} belongs to another user; run this as that user, or as root") from None
     now = wait_for_change(path, pid)
     if now is None:
-        text = f"process {pid} has ended; whoever opens {path} next has it"
+        text = f"process {pid} has ended; the next process that opens {path} will be the host"
     else:
-        text = f"process {pid} has ended, and process {now} has {path} now"
+        text = f"process {pid} has ended; process {now} is now the host of {path}"
     output.done(text, as_json, directory=str(path), ended=pid, holder=now)

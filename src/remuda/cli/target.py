@@ -63,19 +63,19 @@ def directory_of(target: str) -> Path:
 
 
 def place_of(target: str) -> str:
-    """Where a target's broker is: a directory that exists, or the URL of one elsewhere."""
+    """Where a target's broker is: an existing directory, or a URL."""
     url = str(load_bus(target).url) if is_app(target) else target
     return url if parse_url(url).scheme in (AMQP, AMQPS, REMUDA) else str(directory_of(target))
 
 
 def shown_target(target: str) -> str:
-    """As it was typed, but for a password."""
+    """The target as it was typed, without its password."""
     url = None if is_app(target) else parse_url(target)
     return target if url is None or url.password is None else str(url)
 
 
 def is_elsewhere(place: str) -> bool:
-    """Whether a broker has to be asked, since there are no files to read."""
+    """Whether the broker has to be asked, since its files are not here."""
     return not parse_url(place).is_directory
 
 
@@ -89,11 +89,11 @@ def check_exists(target: str, otherwise: str) -> None:
         return
     url = parse_url(target)
     if url.is_directory and not os.path.isdir(url.path):
-        raise InvalidOption(f"there is no directory {target!r}; {otherwise}. --create makes it")
+        raise InvalidOption(f"there is no directory {target!r}; {otherwise}. --create creates it")
 
 
 def log_of(target: str) -> str:
-    """The URL at which the event log of a target can be read: a directory that exists, or a broker's stream."""
+    """Where the event log of a target can be read: an existing directory, or the URL of a broker with a stream."""
     url = str(load_bus(target).url) if is_app(target) else target
     return url if parse_url(url).scheme in (AMQP, AMQPS) else str(directory_of(target))
 
@@ -114,7 +114,7 @@ def _import(name: str) -> object:
 
 
 def _broken(name: str, error: Exception) -> InvalidOption:
-    """One line that says where the application's own code went wrong."""
+    """An error in one line that says where the application's own code failed."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
     where = os.path.relpath(file) if file and os.path.exists(file) else file
@@ -125,5 +125,5 @@ def _broken(name: str, error: Exception) -> InvalidOption:
 def _hint(module_name: str) -> str:
     names = [name for name, value in vars(sys.modules[module_name]).items() if isinstance(value, Bus)]
     if not names:
-        return "; it has no bus at all"
+        return "; the module has no bus"
     return f"; did you mean {' or '.join(f'{module_name}:{name}' for name in names)}?"

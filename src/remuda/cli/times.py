@@ -1,4 +1,4 @@
-"""Times as people type them: `2026-05-01`, `2026-05-01T10:30`, or `10m` for ten minutes ago."""
+"""Times as users type them: `2026-05-01`, `2026-05-01T10:30`, or `10m` for ten minutes ago."""
 
 from __future__ import annotations
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _TREND: Final = 12
 _SHARE: Final = 5
-"""Reading the directory takes at most one part in this many of the time."""
+"""Reading the directory takes at most one in this many parts of the time."""
 _LONGEST_PAUSE: Final = 86_400.0
 _PRINTED: Final = 200
-"""Queues that are shown where there is no screen."""
+"""The most queues to print without a terminal."""
 _SORTS: Final = ("busy", "waiting", "dead", "name")
 _KEYS: Final = {"b": "busy", "w": "waiting", "d": "dead", "n": "name"}
 
 
 class Line(NamedTuple):
-    """One queue at one moment."""
+    """The numbers of one queue in one sample."""
 
     queue: str
     waiting: int
@@ -80,7 +80,7 @@ def top(
 
 
 class Watch:
-    """Looks at a directory from time to time, and knows what changed since."""
+    """Reads a directory repeatedly, and computes rates between samples."""
 
     def __init__(self, path: Path) -> None:
         from remuda.server.http.rates import Rates
@@ -88,24 +88,24 @@ class Watch:
         self.path = path
         self.cost = 0.0
         self._rates = Rates()
-        self._looks = 0
+        self._samples = 0
         self._trends: dict[str, deque[float]] = {}
 
-    def look(self) -> list[Line]:
+    def sample(self) -> list[Line]:
         from remuda.cli.directory_view import DirectoryView
 
         began = time.monotonic()
         infos = DirectoryView(self.path).queues()
         self.cost = time.monotonic() - began
         self._rates.sample(infos)
-        self._looks += 1
+        self._samples += 1
         return [self._line(info) for info in infos]
 
     def _line(self, info: QueueInfo) -> Line:
         from remuda.cli.queues import STATUS
 
         rates: tuple[float | None, float | None, float | None] = (None, None, None)
-        if self._looks > 1:
+        if self._samples > 1:
             rates = self._rates.per_second(info.name)
         trend = self._trends.setdefault(info.name, deque(maxlen=_TREND))
         trend.append(rates[1] or 0.0)
@@ -115,7 +115,7 @@ class Watch:
 
 
 def bars(values: deque[float]) -> str:
-    """A small chart of one line."""
+    """The values as a one-line bar chart."""
     most = max(values, default=0.0)
     if most <= 0:
         return ""
@@ -143,7 +143,7 @@ def in_order(lines: list[Line], sort: str) -> list[Line]:
 def _print_json(watch: Watch, sort: str, pause: float, samples: int) -> None:
     from remuda.cli import output
 
-    for number, lines in enumerate(_looks(watch, pause, samples)):
+    for number, lines in enumerate(_samples(watch, pause, samples)):
         queues = [_plain(line) for line in in_order(lines, sort)]
         output.json({"sample": number, "time": output.iso(time.time_ns() // 1000), "queues": queues})
         sys.stdout.flush()
@@ -154,22 +154,22 @@ def _plain(line: Line) -> dict[str, Any]:
 
 
 def _print_once(watch: Watch, sort: str, pause: float, samples: int) -> None:
-    """Where nothing can be drawn over: the last sample."""
+    """Without a terminal: print the last sample."""
     from rich.console import Console
 
     lines: list[Line] = []
-    for lines in _looks(watch, pause, samples):  # noqa: B007
+    for lines in _samples(watch, pause, samples):  # noqa: B007
         pass
     console = Console(width=120)
     console.print(_table(in_order(lines, sort)[:_PRINTED], None))
     if len(lines) > _PRINTED:
-        console.print(f"{len(lines) - _PRINTED:,} more queues; --json tells of all", highlight=False)
+        console.print(f"{len(lines) - _PRINTED:,} more queues; --json shows all", highlight=False)
 
 
-def _looks(watch: Watch, pause: float, samples: int) -> Iterator[list[Line]]:
+def _samples(watch: Watch, pause: float, samples: int) -> Iterator[list[Line]]:
     number = 0
     while True:
-        yield watch.look()
+        yield watch.sample()
         number += 1
         if number == samples:
             return
@@ -184,7 +184,7 @@ def _show(watch: Watch, sort: str, pause: float, samples: int) -> None:
     number = 0
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            lines = watch.look()
+            lines = watch.sample()
             number += 1
             deadline = time.monotonic() + max(pause, _SHARE * watch.cost)
             while True:
@@ -266,7 +266,7 @@ def _rate(number: float | None) -> str:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Waits for a key and returns it, or None when the time is over."""
+    """Gives a function that waits for a key and returns it, or None when the time is over."""
     if not sys.stdin.isatty():
 
         def sleep(seconds: float) -> None:

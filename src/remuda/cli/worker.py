@@ -44,7 +44,7 @@ def worker(
         grace = None if len(asked) == 1 else 0.0
         threading.Thread(target=running.stop, args=(grace,), name="worker stop", daemon=True).start()
 
-    # Before it starts: it takes tasks from then on, and a signal meanwhile must not cut them short.
+    # Before it starts: from then on it takes tasks, and a signal must not cut them short.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
@@ -52,10 +52,10 @@ def worker(
     except RemudaError:
         if not asked:
             raise
-        logging.getLogger("remuda.worker").info("stopped before there was a connection to the broker")
+        logging.getLogger("remuda.worker").info("stopped before it was connected to the broker")
         return
     started.set()
-    if asked and not running.stopping:  # it came before the worker could hear it
+    if asked and not running.stopping:  # the signal came before `start`, so `stop` had no effect
         running.stop()
     where = "" if running.health_port is None else f"; health on port {running.health_port}"
     logging.getLogger("remuda.worker").info("%s takes tasks from %s%s", app, running.config.input_queue, where)
@@ -73,5 +73,7 @@ def _load(app: str, config: str | None) -> Worker:
             raise InvalidOption(f"{app} brings its own settings; --config is for functions and factories")
         return found
     if isinstance(found, type) or not (isinstance(found, WorkerFactory) or callable(found)):
-        raise InvalidOption(f"{app} is a {type(found).__name__}, neither a Worker nor a function of a task")
+        raise InvalidOption(
+            f"{app} is a {type(found).__name__}, not a Worker, a function that takes a task, or a WorkerFactory"
+        )
     return Worker(WorkerConfig.load(config), found)

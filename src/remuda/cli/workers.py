@@ -16,16 +16,16 @@ _POLL: Final = 0.05
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _STEADY: Final = 30.0
-"""Seconds after which a process counts as well started."""
+"""Seconds after which a start counts as successful."""
 _SUPERVISOR: Final = "REMUDA_SUPERVISOR"
-_LOOK: Final = 1.0
+_WATCH: Final = 1.0
 _AT_ONCE: Final = 3
-"""Signals after which workers are killed: one that is frozen hears of no other."""
+"""The number of signals at which workers are killed, since a frozen one reacts to nothing else."""
 
 
 def end_with_supervisor() -> None:
-    """In a worker: stop gracefully when its supervisor is gone without notice, as after kill -9 or when its terminal
-    was closed. Otherwise nothing would ever stop it, and its successors would run beside it."""
+    """In a worker: stop gracefully if the supervisor disappears, for example by kill -9 or because its terminal was
+    closed. Otherwise nothing would ever stop this process, and its successors would run beside it."""
     supervisor = os.environ.pop(_SUPERVISOR, None)
     if supervisor is not None:
         threading.Thread(target=_watch, args=(int(supervisor),), name="remuda-supervisor", daemon=True).start()
@@ -33,12 +33,12 @@ def end_with_supervisor() -> None:
 
 def _watch(supervisor: int) -> None:
     while os.getppid() == supervisor:
-        time.sleep(_LOOK)
+        time.sleep(_WATCH)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Worker:
-    """One place, and the process that fills it now."""
+    """A numbered worker and its current process."""
 
     def __init__(self, number: int, arguments: Sequence[str]) -> None:
         self.number = number
@@ -51,13 +51,13 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        # In a session of its own, so that Ctrl-C reaches this process alone, and each is asked to stop just once.
+        # In a session of its own, so that Ctrl-C reaches only this process, and the worker is asked to stop only once.
         command = [sys.executable, "-m", "remuda.cli", *self._arguments]
         environment = {**os.environ, _SUPERVISOR: str(os.getpid())}
         self.process = subprocess.Popen(command, env=environment, start_new_session=True)
         self._since = time.monotonic()
 
-    def look_after(self) -> None:
+    def restart_if_ended(self) -> None:
         now = time.monotonic()
         if self.process is None:
             if now >= self._again_at:
@@ -79,7 +79,7 @@ class _Worker:
     def _start_again(self, now: float) -> None:
         try:
             self._start()
-        except OSError as error:  # as when there is no memory for it
+        except OSError as error:  # for example for lack of memory
             print(f"worker {self.number} cannot be started: {error}; trying again", file=sys.stderr, flush=True)
             self._again_at = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -106,14 +106,14 @@ def run_workers(arguments: Sequence[str], count: int) -> None:
     try:
         while not asked and not all(worker.done for worker in workers):
             for worker in workers:
-                worker.look_after()
+                worker.restart_if_ended()
             time.sleep(_POLL)
     finally:
         _stop(workers, asked)
 
 
 def _stop(workers: Sequence[_Worker], asked: Sequence[int]) -> None:
-    """Ask all to stop and wait; a second signal to us is passed on as theirs, and a third ends them."""
+    """Ask all workers to stop, and wait. A second signal to this process is passed on, and a third kills them."""
     for worker in workers:
         worker.signal(signal.SIGTERM)
     passed_on = max(len(asked), 1)

@@ -1,4 +1,4 @@
-"""Outbox, inbox and journal: publishing as part of the user's own database transaction."""
+"""Outbox, inbox and journal: publishing as part of the application's own database transaction."""
 
 from remuda.outbox.inbox import Inbox
 from remuda.outbox.names import Names

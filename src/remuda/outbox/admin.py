@@ -1,4 +1,4 @@
-"""What operators ask and do: statuses, retry, the collector; and the tables themselves."""
+"""Administration of the outbox: its tables, the status of messages, retries, and removing expired rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLOTS: Final = 4
 
 
 class Administration:
-    """A session with the outbox's database, for one piece of work."""
+    """Administrative operations over one session with the outbox's database."""
 
     def __init__(self, session: PostgresSession | SqliteSession) -> None:
         self._session = session
@@ -47,12 +47,12 @@ class Administration:
         return int(run("version")[0][0])
 
     def upgrade(self) -> list[int]:
-        """Make the tables, or bring them up to date. Gives the versions that were put in."""
+        """Create or upgrade the tables; returns the versions that were installed."""
         session = self._session
         before = self.version()
         if before > LATEST:
             raise OutboxError(
-                f"the tables are of version {before}, newer than this Remuda's {LATEST}; upgrade Remuda first"
+                f"the tables have version {before}, newer than this Remuda's {LATEST}; upgrade Remuda first"
             )
         done = []
         for version in range(before + 1, LATEST + 1):
@@ -61,7 +61,7 @@ class Administration:
         return done
 
     def restored(self) -> None:
-        """Make the tables true again after a dump was restored: what was not sent will be, what was sent stays so."""
+        """Repair the tables after a dump was restored: unsent messages will be sent, sent ones are not sent again."""
         self.check()
         if isinstance(self._session, PostgresSession):
             self._session.script(restored(self._session.names))
@@ -72,7 +72,7 @@ class Administration:
             raise SchemaMissing("the outbox's tables do not exist; create them with `remuda db init URL`")
         if version != LATEST:
             raise OutboxError(
-                f"the tables are of version {version}, this Remuda needs {LATEST}; run `remuda db upgrade URL`"
+                f"the tables have version {version}, but this Remuda needs {LATEST}; run `remuda db upgrade URL`"
             )
 
     # Messages
@@ -93,7 +93,7 @@ class Administration:
         return [_stored(row) for row in found[:limit]]
 
     def counts(self) -> dict[Status, int]:
-        """How many messages of each status there are."""
+        """The number of messages in each status."""
         held = {Status(status): number for status, number in self._session.run("count_held")}
         ((all_rows, passed),) = self._session.run("count_sent")
         counts = {status: held.get(status, 0) for status in Status}
@@ -113,7 +113,7 @@ class Administration:
         return number
 
     def relays(self) -> dict[str, list[int]]:
-        """The relays at work, and the lanes of each."""
+        """The running relays, with the lanes of each."""
         import json
 
         rows = self._session.run("relays")
@@ -121,25 +121,29 @@ class Administration:
 
     # The collector
 
-    def collect(self, keep_succeeded: float, keep_failed: float, keep_inbox: float) -> Collected:
-        """Remove what is past its time, in small steps. What was failed says itself until when it is kept."""
+    def collect(self, keep_succeeded: float, keep_inbox: float) -> Collected:
+        """Remove expired rows, in small steps. Rows of held messages carry their own expiry time."""
         gone: list[str] = []
         while rows := self._session.run("collect_held", count=_CHUNK):
             gone += [status for (status,) in rows]
-        inbox = self._delete("collect_inbox", keep_inbox)
+        inbox = self.collect_inbox(keep_inbox)
         if isinstance(self._session, SqliteSession):
             sent = self._delete("collect_sent", keep_succeeded)
         else:
             sent = self._rotate(self._session, keep_succeeded)
         return Collected(sent + gone.count(Status.SUCCEEDED), gone.count(Status.FAILED), inbox)
 
+    def collect_inbox(self, keep: float) -> int:
+        """Forget messages that were handled longer ago than this."""
+        return self._delete("collect_inbox", keep)
+
     def _delete(self, query: str, keep: float) -> int:
         total = 0
-        while number := self._deleted(query, keep):
+        while number := self._delete_some(query, keep):
             total += number
         return total
 
-    def _deleted(self, query: str, keep: float) -> int:
+    def _delete_some(self, query: str, keep: float) -> int:
         session = self._session
         if isinstance(session, SqliteSession):
             before = session.connection.total_changes
@@ -150,7 +154,7 @@ class Administration:
         return done.rowcount
 
     def _rotate(self, session: PostgresSession, keep: float) -> int:
-        """Empty the slots whose messages are all sent and old, and let new messages go into the next."""
+        """Empty the slots whose messages are all sent and old, and direct new messages to the next one."""
         run = session.run
         ((current,),) = run("slot")
         removed = 0
@@ -164,7 +168,7 @@ class Administration:
                 ((size,),) = run("slot_size", slot)
             empty[slot] = not size
         ((age,),) = run("slot_began", current)
-        # A slot that an open transaction keeps is passed over.
+        # A slot that an open transaction still uses is skipped.
         order = [(current + step) % _SLOTS for step in range(1, _SLOTS)]
         following = next((slot for slot in order if empty[slot]), None)
         if age is not None and age > keep / 2 and following is not None:
@@ -178,7 +182,7 @@ class Administration:
 
         try:
             with session.transaction():
-                # Whoever still writes there, or reads, goes first: the collector comes again.
+                # Transactions that still write or read there go first; the next collection tries again.
                 session.connection.execute("SET LOCAL lock_timeout = '200ms'")
                 session.run("lock_slot", slot)
                 if not session.run("slot_is_old", slot, keep=keep)[0][0]:
@@ -187,7 +191,7 @@ class Administration:
                 session.run("truncate_slot", slot)
                 return int(size)
         except psycopg.errors.LockNotAvailable:
-            _log.info("slot %d of the outbox is in use; the collector leaves it for the next time", slot)
+            _log.info("slot %d of the outbox is in use; the next collection will empty it", slot)
             return 0
 
 
@@ -201,11 +205,11 @@ def _seconds(value: Any) -> float | None:
 
 
 def describe(url: str, names: Names) -> dict[str, Any]:
-    """What there is at a URL, for `remuda db status`."""
+    """The state of the outbox at a URL, for `remuda db status`."""
     with Administration.open(url, names) as administration:
         version = administration.version()
-        told: dict[str, Any] = {"database": dialect_of(url), "version": version, "latest": LATEST}
+        state: dict[str, Any] = {"database": dialect_of(url), "version": version, "latest": LATEST}
         if version == LATEST:
-            told["messages"] = {status.value: number for status, number in administration.counts().items()}
-            told["relays"] = administration.relays()
-        return told
+            state["messages"] = {status.value: number for status, number in administration.counts().items()}
+            state["relays"] = administration.relays()
+        return state

@@ -1,4 +1,4 @@
-"""Named points at which tests kill a process, to prove what survives. Without the variable they cost a look-up."""
+"""Named points at which tests kill the process, chosen by an environment variable, to prove what survives."""
 
 from __future__ import annotations
 

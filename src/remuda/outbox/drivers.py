@@ -1,6 +1,6 @@
 """Writing messages through the caller's own connection or session, so that they are part of its transaction.
 
-Drivers are known by the name of their module, so that none is imported here that the application does not use.
+Drivers are recognized by the name of their module, so that none is imported that the application does not use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KNOWN: Final = (
 
 
 class Driver:
-    """One kind of connection. `is_async` ones are awaited."""
+    """Adapter for one kind of connection. The methods of one that `is_async` are coroutines."""
 
     is_async = False
 
@@ -33,7 +33,7 @@ class Driver:
         self.style = style
 
     def check(self) -> None:
-        """Refuse a connection that would commit the message by itself."""
+        """Raise if the connection would commit the message at once, outside a transaction."""
 
     def execute(self, sql: str, values: Any) -> Any:
         raise NotImplementedError
@@ -42,12 +42,12 @@ class Driver:
         raise NotImplementedError
 
     def insert(self, sql: str, values: Any) -> Any:
-        """Run an INSERT … RETURNING; whether a row came of it."""
+        """Run an INSERT … RETURNING; returns whether it inserted a row."""
         raise NotImplementedError
 
 
 class Writer:
-    """Writes messages into the tables of these names, through whatever connection it is given."""
+    """Writes messages into the outbox's tables through a connection of the application."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -57,10 +57,10 @@ class Writer:
         target = driver(connection)
         if target.is_async:
             raise RemudaError(
-                f"{_named(connection)} is awaited; write `await bus.publish_async(...)`. Nothing was stored"
+                f"{type_name(connection)} is asynchronous; write `await bus.publish_async(...)`. Nothing was stored"
             )
         target.check()
-        with telling(self._names, target.dialect):
+        with explain_errors(self._names, target.dialect):
             statement, values, many = self._plan(messages, target)
             (target.execute_many if many else target.execute)(statement.sql, values)
 
@@ -70,7 +70,7 @@ class Writer:
             self.write(messages, connection)
             return
         target.check()
-        with telling(self._names, target.dialect):
+        with explain_errors(self._names, target.dialect):
             statement, values, many = self._plan(messages, target)
             await (target.execute_many if many else target.execute)(statement.sql, values)
 
@@ -185,7 +185,7 @@ class AsyncAlchemySession(Driver):
     is_async = True
 
     async def execute(self, sql: str, values: Any) -> Any:
-        connection = await self.connection.connection() if _is_a(self.connection, "AsyncSession") else self.connection
+        connection = await self.connection.connection() if is_a(self.connection, "AsyncSession") else self.connection
         await connection.run_sync(_check_alchemy)
         return await connection.exec_driver_sql(sql, values)
 
@@ -216,10 +216,10 @@ class Django(Driver):
 
 
 def driver(connection: Any) -> Driver:
-    """How to write through this connection."""
+    """The adapter for this connection."""
     if isinstance(connection, str):
-        connection = _django(connection)
-    connection = _unwrapped(connection)
+        connection = django_connection(connection)
+    connection = unwrapped(connection)
     for kind in type(connection).__mro__:
         root, name = kind.__module__.partition(".")[0], kind.__name__
         match root, name:
@@ -244,11 +244,11 @@ def driver(connection: Any) -> Driver:
                 return AsyncAlchemySession(connection, *_alchemy(connection.dialect))
             case "django", "BaseDatabaseWrapper":
                 return Django(connection, *_vendor(connection))
-    raise InvalidOption(f"transaction must be {_KNOWN}, not {_named(connection)}; nothing was stored")
+    raise InvalidOption(f"transaction must be {_KNOWN}, not {type_name(connection)}; nothing was stored")
 
 
-def _unwrapped(connection: Any) -> Any:
-    """Django's `connection` stands for this thread's connection, SQLAlchemy's scoped session for its session."""
+def unwrapped(connection: Any) -> Any:
+    """The real object behind Django's `connection` proxy or SQLAlchemy's scoped session, for this thread or task."""
     if type(connection).__name__ == "ConnectionProxy" and type(connection).__module__.startswith("django."):
         return connection._connections[connection._alias]
     if type(connection).__name__ in ("scoped_session", "async_scoped_session"):
@@ -256,7 +256,7 @@ def _unwrapped(connection: Any) -> Any:
     return connection
 
 
-def _django(alias: str) -> Any:
+def django_connection(alias: str) -> Any:
     try:
         from django.db import connections
     except ImportError:
@@ -273,68 +273,68 @@ def _alchemy(dialect: Any) -> tuple[Dialect, Style]:
         {"pysqlite": "qmark", "aiosqlite": "qmark", "asyncpg": "numeric"}.get(dialect.driver, "format"),
     )
     if name not in ("postgresql", "sqlite"):
-        raise OutboxError(f"the outbox knows PostgreSQL and SQLite, not {name}; nothing was stored")
+        raise OutboxError(f"the outbox supports PostgreSQL and SQLite, not {name}; nothing was stored")
     return ("postgres" if name == "postgresql" else "sqlite"), style  # type: ignore[return-value]
 
 
 def _check_alchemy(connection: Any) -> None:
-    """SQLAlchemy's own transaction is none for the database if its driver commits each statement (AUTOCOMMIT)."""
+    """Raise if the driver commits each statement (AUTOCOMMIT): then SQLAlchemy's transaction is not a real one."""
     if not _commits_by_itself(connection):
         return
     began = None if connection.in_transaction() else connection.begin()  # an event may send the BEGIN
     if _commits_by_itself(connection):
         if began is not None:
             began.rollback()
-        raise _no_transaction("an engine or connection whose isolation_level is not AUTOCOMMIT does")
+        raise _no_transaction("use an engine or connection whose isolation_level is not AUTOCOMMIT")
 
 
 def _commits_by_itself(connection: Any) -> bool:
     pooled = connection.connection
     autocommit = getattr(pooled.dbapi_connection, "autocommit", None)
-    if not isinstance(autocommit, bool):  # sqlite3 says it by its isolation level
+    if not isinstance(autocommit, bool):  # in sqlite3, the isolation level shows it
         autocommit = getattr(pooled.dbapi_connection, "isolation_level", "") is None
     return autocommit and not getattr(pooled.driver_connection, "in_transaction", False)
 
 
 def _vendor(connection: Any) -> tuple[Dialect, Style]:
     if connection.vendor not in ("postgresql", "sqlite"):
-        raise OutboxError(f"the outbox knows PostgreSQL and SQLite, not {connection.vendor}; nothing was stored")
+        raise OutboxError(f"the outbox supports PostgreSQL and SQLite, not {connection.vendor}; nothing was stored")
     return ("postgres", "format") if connection.vendor == "postgresql" else ("sqlite", "qmark")
 
 
-def _is_a(value: object, name: str) -> bool:
+def is_a(value: object, name: str) -> bool:
     return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
-def _named(value: object) -> str:
+def type_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _no_transaction(hint: str) -> RemudaError:
     return RemudaError(
-        "the connection commits each statement by itself and has no open transaction, so the message would not be part "
-        f"of one; begin one first: {hint}. Nothing was stored"
+        "the connection commits each statement by itself, and no transaction is open for the message to be part of; "
+        f"begin one first: {hint}. Nothing was stored"
     )
 
 
 @contextmanager
-def telling(names: Names, dialect: str) -> Iterator[None]:
-    """Say how to make the tables where they are missing."""
+def explain_errors(names: Names, dialect: str) -> Iterator[None]:
+    """Turn errors about missing or outdated tables into errors that say how to create or upgrade them."""
     try:
         yield
     except RemudaError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        if "UndefinedTable" in said or "no such table" in said or "InvalidSchemaName" in said:
+        text = f"{type(error).__name__}: {error}"
+        if "UndefinedTable" in text or "no such table" in text or "InvalidSchemaName" in text:
             where = f"{names.schema}.{names.prefix}" if dialect == "postgres" else names.prefix
             raise SchemaMissing(
                 f"the outbox's tables {where}* are not in this database; create them with `remuda db init URL` or "
-                f"Outbox.create_tables(). Nothing was stored ({said})"
+                f"Outbox.create_tables(). Nothing was stored ({text})"
             ) from error
-        if "UndefinedColumn" in said or "has no column named" in said or "no such column" in said:
+        if "UndefinedColumn" in text or "has no column named" in text or "no such column" in text:
             raise OutboxError(
                 "the outbox's tables are older than this Remuda; run `remuda db upgrade URL`. Nothing was stored "
-                f"({said})"
+                f"({text})"
             ) from error
         raise

@@ -1,4 +1,4 @@
-"""What relays read: lanes, leased by the database's clock, and how far each came. One feed per database kind."""
+"""What relays read: lanes leased by the database's clock, and the progress of each. One feed for each database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SLICE: Final = 0.05
 
 
 class LeaseLost(OutboxError):
-    """Another relay holds these lanes now, and sends whatever this one had read."""
+    """Another relay holds these lanes now, and sends what this one had read."""
 
 
 class Feed(Protocol):
@@ -26,21 +26,21 @@ class Feed(Protocol):
     lanes: list[int]
 
     def lease(self, seconds: float) -> None:
-        """Take a fair share of the lanes, or keep it."""
+        """Take or keep a fair share of the lanes."""
         ...
 
     def renew(self, seconds: float) -> bool:
-        """Keep the lanes; False where shares must be dealt anew."""
+        """Renew the lease; False if the lanes must be shared out again by `lease`."""
         ...
 
     def release(self) -> None: ...
     def read(self, count: int) -> Batch | None: ...
     def advance(self, batch: Batch, held: Sequence[Settled]) -> None:
-        """Note that a batch was sent, and keep what was refused. Raises `LeaseLost`."""
+        """Record that a batch was sent, and store what was refused. Raises `LeaseLost`."""
         ...
 
     def checkpoint(self) -> None:
-        """Write down how far the lanes came, also where nothing was found."""
+        """Record the progress of all lanes, even of those in which nothing was found."""
         ...
 
     def held_keys(self) -> set[str]: ...
@@ -48,7 +48,7 @@ class Feed(Protocol):
     def next_held(self) -> float | None: ...
     def settle(self, held: Sequence[Settled]) -> None: ...
     def wait(self, seconds: float, woken: threading.Event) -> None:
-        """Until something may have been committed."""
+        """Wait until something may have been committed, or `woken` is set."""
         ...
 
     def close(self) -> None: ...
@@ -59,7 +59,7 @@ def open_feed(url: str, names: Names, relay: str) -> Feed:
 
 
 class _Leases:
-    """Shares of lanes, the same in both databases."""
+    """Sharing lanes between relays, and held messages; the same for both databases."""
 
     session: PostgresSession | SqliteSession
 
@@ -68,7 +68,7 @@ class _Leases:
         self.lanes: list[int] = []
         self._share = LANES
 
-    def _deal(self, seconds: float) -> list[tuple[Any, ...]]:
+    def _share_lanes(self, seconds: float) -> list[tuple[Any, ...]]:
         run, me = self.session.run, {"relay": self.relay}
         run("forget_dead_relays")
         run("register", lease=seconds, **me)
@@ -120,8 +120,8 @@ def _outcome(one: Settled) -> dict[str, Any]:
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a lane came in PostgreSQL: all that the snapshot `done` sees was sent, and of what `target` sees besides,
-    all up to `position` and `seq`."""
+    """The progress of a lane in PostgreSQL: everything visible to the snapshot `done` was sent, and of what is visible
+    to `target` only, everything up to `position` and `seq`."""
 
     done: str
     low: int
@@ -133,24 +133,24 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class PostgresFeed(_Leases):
-    """Reads what one snapshot sees and the one before did not: no row is skipped, however late its transaction ends,
-    and none is touched."""
+    """Reads the rows that a snapshot sees and the previous one did not. So no row is skipped, however late its
+    transaction ends, and no row is updated."""
 
     def __init__(self, url: str, names: Names, relay: str) -> None:
         super().__init__(relay)
         self.session: PostgresSession = PostgresSession(postgres_url(url), names)
         self._cursors: dict[int, Cursor] = {}
         self._position = 0
-        """The highest position given out when last asked, which was before the next snapshot is taken."""
+        """The highest position assigned when the last snapshot was taken, so before the next one is."""
         self._next: Cursor | None = None
         self.session.connection.execute(f'LISTEN "{names.channel}"')
 
     def lease(self, seconds: float) -> None:
         with self.session.transaction():
             self.session.run("serialize_leases")
-            taken = self._deal(seconds)
+            taken = self._share_lanes(seconds)
         self._cursors = {lane: Cursor(*rest) for lane, *rest in taken}
-        self._look()
+        self._snapshot()
 
     def renew(self, seconds: float) -> bool:
         return self._is_fair(*self.session.run("renew", relay=self.relay, lease=seconds)[0])
@@ -167,7 +167,7 @@ class PostgresFeed(_Leases):
         groups: dict[Cursor, list[int]] = {}
         for lane, cursor in self._cursors.items():
             groups.setdefault(cursor, []).append(lane)
-        # All groups are led to one snapshot, so that from then on they are one.
+        # All groups read up to the same snapshot, and are one group from then on.
         self._next = None
         found = (self._read(cursor, sorted(lanes), count) for cursor, lanes in groups.items())
         return next((batch for batch in found if batch is not None), None)
@@ -176,7 +176,7 @@ class PostgresFeed(_Leases):
         older = cursor.target is not None
         if cursor.target is None:
             if self._next is None:
-                self._next = self._look()
+                self._next = self._snapshot()
             latest = self._next
             if not _may_hold_more(cursor, latest, self._position):
                 return None
@@ -187,7 +187,7 @@ class PostgresFeed(_Leases):
             after = Cursor(cursor.target or "", cursor.target_low)
             if full:
                 seq, _, position, *_ = rows[-1]
-                # A transaction that has nothing left for these lanes is behind us.
+                # Nothing is left of this transaction for these lanes, so continue after it.
                 place = (position + 1, 0) if seq is None else (position, seq)
                 after = msgspec.structs.replace(cursor, position=place[0], seq=place[1])
             made = [Row(*row) for row in rows if row[0] is not None]
@@ -196,7 +196,7 @@ class PostgresFeed(_Leases):
             for lane in lanes:
                 self._cursors[lane] = after
             if not full:
-                # What one snapshot saw is sent. If it was an older one, there may be more by now.
+                # Everything up to the target is sent. If that was an older snapshot, there may be more by now.
                 return self._read(after, lanes, count) if older else None
             cursor = after
 
@@ -207,31 +207,31 @@ class PostgresFeed(_Leases):
             low=cursor.low, above=max(cursor.position, cursor.low + 1), lanes=lanes, count=count,
         )  # fmt: skip
 
-    def _look(self) -> Cursor:
+    def _snapshot(self) -> Cursor:
         snapshot, position = self.session.run("snapshot")[0]
-        # The position that was known before the snapshot was taken: one read along with it may be too high.
+        # The position known before the snapshot was taken; the one read together with it may be too high.
         low, self._position = self._position, position
         return Cursor(snapshot, low)
 
     def advance(self, batch: Batch, held: Sequence[Settled]) -> None:
         if held:
             with self.session.transaction():
-                self._note(batch.lanes, batch.after)
+                self._record(batch.lanes, batch.after)
                 self._hold(held)
         else:
-            self._note(batch.lanes, batch.after)
+            self._record(batch.lanes, batch.after)
         for lane in batch.lanes:
             self._cursors[lane] = batch.after
 
     def checkpoint(self) -> None:
         for lane, cursor in self._cursors.items():
-            self._note((lane,), cursor)
+            self._record((lane,), cursor)
 
-    def _note(self, lanes: Sequence[int], cursor: Cursor) -> None:
-        noted = self.session.run(
+    def _record(self, lanes: Sequence[int], cursor: Cursor) -> None:
+        recorded = self.session.run(
             "progress", lanes=list(lanes), relay=self.relay, **msgspec.structs.asdict(cursor)
         )  # fmt: skip
-        if len(noted) < len(lanes):
+        if len(recorded) < len(lanes):
             raise LeaseLost(f"relay {self.relay} no longer holds the lanes {sorted(lanes)}")
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
@@ -248,14 +248,14 @@ def _parts(snapshot: str) -> tuple[int, int, list[str]]:
 
 
 def _may_hold_more(cursor: Cursor, latest: Cursor, position: int) -> bool:
-    """Whether anything can have been committed since: a new position was given out, or a transaction ended that ran
-    then, which has a number that `done` lists, or one at or above its end."""
+    """Whether anything can have been committed since: a new position was assigned, a new transaction began, or one that
+    `done` lists as running has ended."""
     _, before, running = _parts(cursor.done)
     _, now, still = _parts(latest.done)
     if now < before:
         raise OutboxError(
-            "this database was restored from a dump: its transactions are numbered anew, and what the outbox's tables "
-            "say of them no longer holds. Run `remuda db upgrade URL --restored`, which keeps everything unsent"
+            "this database was restored from a dump: its transactions have new numbers, and the outbox's tables refer "
+            "to the old ones. Run `remuda db upgrade URL --restored`, which keeps everything unsent"
         )
     return position > cursor.low or now > before or not set(running) <= set(still)
 
@@ -271,7 +271,7 @@ class SqliteFeed(_Leases):
 
     def lease(self, seconds: float) -> None:
         with self.session.transaction():
-            self._cursors = dict(self._deal(seconds))
+            self._cursors = dict(self._share_lanes(seconds))
 
     def renew(self, seconds: float) -> bool:
         with self.session.transaction():
@@ -296,7 +296,7 @@ class SqliteFeed(_Leases):
         groups: dict[int, list[int]] = {}
         for lane, seq in self._cursors.items():
             groups.setdefault(seq, []).append(lane)
-        # The one furthest behind first, so that in time all are one.
+        # The group furthest behind first, so that in time all become one.
         for seq, lanes in sorted(groups.items()):
             rows = [Row(*row) for row in self.session.run("read", seq=seq, lanes=lanes, count=count)]
             if rows:
@@ -316,10 +316,10 @@ class SqliteFeed(_Leases):
             self._cursors[lane] = batch.after
 
     def checkpoint(self) -> None:
-        """Every batch is one already."""
+        """Nothing to do: `advance` records the progress of every batch."""
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
-        # A commit changes the file or its write-ahead log; looking at them asks the database nothing.
+        # A commit changes the file or its write-ahead log; looking at them costs no query.
         left = seconds
         while left > 0 and not woken.wait(min(left, _SLICE / 2)):
             if self._stamp() != self._seen:

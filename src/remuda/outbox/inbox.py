@@ -21,6 +21,7 @@ from remuda.model.errors import InvalidOption
 from remuda.outbox import crashing, drivers, transaction
 from remuda.outbox.admin import Administration
 from remuda.outbox.names import Names
+from remuda.outbox.outbox import read_seconds
 from remuda.outbox.sessions import PostgresSession, SqliteSession, connect, dialect_of
 from remuda.outbox.statements import Statements
 
@@ -43,18 +44,18 @@ class Inbox:
         prefix: str = "remuda_",
         keep: Duration = "7d",
     ) -> None:
-        from remuda.outbox.outbox import _seconds
-
         dialect_of(url)
         if provide is not None and not isinstance(provide, Mapping):
-            raise InvalidOption(f"provide must map types to functions that make one, not {provide!r}")
+            raise InvalidOption(f"provide must map types to functions that create a value, not {provide!r}")
         for kind, make in (provide or {}).items():
             if not isinstance(kind, type) or not callable(make):
-                raise InvalidOption(f"provide maps a type to a function that makes one, not {kind!r} to {make!r}")
+                raise InvalidOption(
+                    f"provide must map a type to a function that creates a value, not {kind!r} to {make!r}"
+                )
         self.url = url
         self.names = Names(prefix, schema)
         self._provide = dict(provide or {})
-        self._keep = _seconds("keep", keep)
+        self._keep = read_seconds("keep", keep)
         self._idle: list[PostgresSession | SqliteSession] = []
         self._guard = threading.Lock()
         self._collected = time.monotonic()
@@ -65,7 +66,7 @@ class Inbox:
             return administration.upgrade()
 
     def once(self, function: F) -> F:
-        """Mark a handler; goes below `@bus.subscribe(...)`."""
+        """Make a handler run once per message id. Write it below `@bus.subscribe(...)`."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidOption(f"{function.__qualname__} is a generator: calling it would run nothing of its body")
         try:
@@ -76,7 +77,7 @@ class Inbox:
         asked = {name: self._provide[hints[name]] for name in signature.parameters if hints.get(name) in self._provide}
         if len(asked) > 1:
             raise InvalidOption(
-                f"{function.__qualname__} asks for {', '.join(asked)}; one transaction is on one connection"
+                f"{function.__qualname__} asks for {', '.join(asked)}; a transaction needs exactly one connection"
             )
         wrapper = self._wrapped(function, *next(iter(asked.items()), (None, None)))
         kept = [one for name, one in signature.parameters.items() if name not in asked]
@@ -89,9 +90,9 @@ class Inbox:
         return wrapper  # type: ignore[return-value]
 
     def collect(self) -> int:
-        """Forget messages handled longer ago than `keep`; happens every hour by itself."""
+        """Forget messages handled longer ago than `keep`; this also happens every hour by itself."""
         with Administration.open(self.url, self.names) as administration:
-            return administration._delete("collect_inbox", self._keep)
+            return administration.collect_inbox(self._keep)
 
     def close(self) -> None:
         with self._guard:
@@ -120,7 +121,7 @@ class Inbox:
                     await asyncio.to_thread(self._end, own, remuda_context, True)
                     return result
                 async with _opened_async(make) as connection, transaction.Transaction(connection, _nothing):
-                    if not await self._note_async(connection, remuda_context):
+                    if not await self._record_async(connection, remuda_context):
                         return None
                     result = await function(**given, **{name: connection})
                     crashing.point("handled")
@@ -143,7 +144,7 @@ class Inbox:
                 self._end(own, remuda_context, True)
                 return result
             with _opened(make) as connection, transaction.Transaction(connection, _nothing):
-                if not self._note(connection, remuda_context):
+                if not self._record(connection, remuda_context):
                     return None
                 result = function(**given, **{name: connection})
                 crashing.point("handled")
@@ -152,21 +153,24 @@ class Inbox:
 
         return handle
 
-    def _note(self, connection: Any, context: Context) -> bool:
-        """Note the message in the handler's transaction. Another that handles it now is waited for; False if it was."""
+    def _record(self, connection: Any, context: Context) -> bool:
+        """Record the message in the handler's transaction; False if it was handled before.
+
+        If another transaction is handling it at the same time, the database makes this one wait for its end.
+        """
         target = drivers.driver(connection)
         statement = Statements(target.dialect, self.names, target.style)("inbox")
-        with drivers.telling(self.names, target.dialect):
+        with drivers.explain_errors(self.names, target.dialect):
             return bool(target.insert(statement.sql, statement.values(_row(context))))
 
-    async def _note_async(self, connection: Any, context: Context) -> bool:
+    async def _record_async(self, connection: Any, context: Context) -> bool:
         target = drivers.driver(connection)
         statement = Statements(target.dialect, self.names, target.style)("inbox")
-        with drivers.telling(self.names, target.dialect):
+        with drivers.explain_errors(self.names, target.dialect):
             return bool(await target.insert(statement.sql, statement.values(_row(context))))
 
     def _begin(self, context: Context) -> PostgresSession | SqliteSession | None:
-        """Claim a message for a handler that has no transaction of ours. None if it was handled before."""
+        """Claim a message for a handler that asks for no connection. None if it was handled before."""
         session, row = self._session(), _row(context)
         try:
             if isinstance(session, PostgresSession):
@@ -218,7 +222,7 @@ def _row(context: Context) -> dict[str, str]:
 
 
 def _nothing() -> None:
-    """Nobody has to be told."""
+    """Called after the commit: no relay has to be woken."""
 
 
 @contextmanager
@@ -250,7 +254,7 @@ async def _opened_async(make: Callable[[], Any]) -> AsyncIterator[Any]:
 
 
 def _is_connection(made: Any) -> bool:
-    if transaction._is_session(made):
+    if transaction.is_session(made):
         return True
     try:
         drivers.driver(made)

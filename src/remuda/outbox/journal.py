@@ -1,4 +1,4 @@
-"""A local journal in LevelDB in front of a remote store (O4): written first, forgotten once others have the message."""
+"""A local journal in LevelDB (O4): written before a message is sent, and cleared once the broker or database has it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _read = msgspec.msgpack.Decoder(Message).decode
 
 
 class Journal:
-    """Messages on this machine's disk, oldest first. Opened when it is first needed, by one process at a time."""
+    """Messages on this machine's disk, oldest first. Opened on first use; it belongs to one process at a time."""
 
     def __init__(self, path: str) -> None:
         if not isinstance(path, str) or not path:
@@ -35,7 +35,7 @@ class Journal:
         self._store: Any = None
 
     def append(self, messages: Messages) -> range:
-        """Write messages to the disk; gives their numbers."""
+        """Write messages to disk, and return their numbers."""
         with self._guard:
             store = self._opened()
             numbers = range(self._next, self._next + len(messages))
@@ -46,7 +46,7 @@ class Journal:
         return numbers
 
     def forget(self, numbers: range | list[int]) -> None:
-        # Not synced: what comes back after a power loss is sent again under its own id.
+        # Not synced: a message that reappears after a power loss is sent again under the same id.
         with self._guard, self._opened().write_batch() as batch:
             for number in numbers:
                 batch.delete(_key(number))
@@ -89,8 +89,11 @@ class Journal:
 
 
 class SafetyNet:
-    """What happens to a message that the broker does not take because it is away: it is kept in the outbox's table.
-    With a journal it is on this machine's disk before anything else; without, a second failure loses it, and counts."""
+    """Keeps messages in the outbox's table if the broker cannot be reached.
+
+    With a journal, they are on this machine's disk before anything else. Without one, they are lost if the database
+    fails too; `lost` counts them.
+    """
 
     def __init__(self, persist: Callable[[Messages], None], journal: Journal | None) -> None:
         self._persist = persist
@@ -113,10 +116,10 @@ class SafetyNet:
             self._journal.forget(numbers)
             raise
         except Exception as error:
-            # On this disk it is safe, so it counts as published: it is brought away before the next message is.
+            # In the journal it is safe, so it counts as published. It is sent before the next message is.
             self._drained = False
             _log.warning(
-                "%d messages stay in the journal %s until the broker or the database is back: %s",
+                "%d messages stay in the journal %s until the broker or the database works again: %s",
                 len(messages), self._journal.path, error,
             )  # fmt: skip
             return ids
@@ -125,7 +128,7 @@ class SafetyNet:
         return ids
 
     def drain(self, send: Callable[[Messages], list[str]]) -> int:
-        """Bring away what an earlier run or failure left in the journal, before anything new."""
+        """Deliver what an earlier run or failure left in the journal, before anything new."""
         if self._drained or self._journal is None:
             return 0
         with self._guard:
@@ -171,7 +174,7 @@ class SafetyNet:
             return [messages.id(row) for row in range(len(messages))]
 
     def _keep(self, messages: Messages, send: Callable[[Messages], list[str]]) -> None:
-        """Left-overs are persisted first of all; where the database is away, the broker may have them."""
+        """Store left-over messages in the outbox's table; if the database fails, send them to the broker."""
         try:
             self._persist(messages)
         except Exception as error:
@@ -187,7 +190,7 @@ def _key(number: int) -> bytes:
 
 
 def _binding() -> Any:
-    """LevelDB: plyvel, or its continuation, which has wheels for newer Pythons."""
+    """The LevelDB binding: plyvel, or its successor, which has wheels for newer Pythons."""
     try:
         import plyvel
     except ImportError:

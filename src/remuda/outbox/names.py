@@ -1,4 +1,4 @@
-"""What the tables are called: a schema and a prefix, both settable."""
+"""The names of the tables: a schema and a prefix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,29}")
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Names of tables begin with `prefix`. In PostgreSQL they are in `schema`; SQLite has none."""
+    """Table names begin with `prefix`. In PostgreSQL they are in `schema`; SQLite has no schemas."""
 
     prefix: str = "remuda_"
     schema: str = "public"
@@ -28,11 +28,11 @@ class Names(msgspec.Struct, frozen=True):
 
     @property
     def channel(self) -> str:
-        """Where PostgreSQL notifies relays."""
+        """The channel on which PostgreSQL notifies relays."""
         return f"{self.schema}.{self.prefix}outbox"
 
     def fill(self, sql: str, dialect: str) -> str:
-        """Put the names into a text of SQL."""
+        """Fill the names into SQL."""
         qualified = f"{self.schema}.{self.prefix}" if dialect == "postgres" else self.prefix
         return (
             sql.replace("{p}", qualified)

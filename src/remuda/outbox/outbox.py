@@ -57,17 +57,17 @@ class Outbox:
             raise InvalidOption(f"on_threshold must be a function of id, topic and reason, not {on_threshold!r}")
         chosen = policy(retry)
         if not isinstance(chosen, RetryPolicy):
-            raise InvalidOption("retry must be a policy; 'never' is one too")
+            raise InvalidOption("retry must be a policy, the name of one such as 'never', or a list of waits")
         self.url = url
         self.names = Names(prefix, schema)
         options = RelayOptions(
             batch=batch,
-            lease=_seconds("lease", lease, least=0.1),
+            lease=read_seconds("lease", lease, least=0.1),
             retry=chosen,
-            keep_succeeded=_seconds("keep_succeeded", keep_succeeded),
-            keep_failed=_seconds("keep_failed", keep_failed),
-            keep_inbox=_seconds("keep_inbox", keep_inbox),
-            collect_every=_seconds("collect_every", collect_every, least=0.01),
+            keep_succeeded=read_seconds("keep_succeeded", keep_succeeded),
+            keep_failed=read_seconds("keep_failed", keep_failed),
+            keep_inbox=read_seconds("keep_inbox", keep_inbox),
+            collect_every=read_seconds("collect_every", collect_every, least=0.01),
             on_threshold=on_threshold,
         )
         self._bus = bus
@@ -100,7 +100,7 @@ class Outbox:
         return transaction.Transaction(connection, self.relay.wake)
 
     def deliver(self, messages: Messages, send: Callable[[Messages], list[str]]) -> list[str]:
-        """Send outside a transaction, with a safety net: journal, broker, table."""
+        """Send outside a transaction. Messages that the broker cannot take are kept in the journal or the table."""
         return self._net.deliver(messages, send)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Outbox:
         return number
 
     def collect(self) -> Collected:
-        """Remove expired rows now; the relay does so every hour."""
+        """Remove expired rows now; the relay also does so at intervals, by default every hour."""
         return self.relay.collect()
 
     @property
@@ -165,7 +165,7 @@ def _ready(messages: Messages) -> Messages:
     return rows.with_ids(messages).checked()
 
 
-def _seconds(name: str, value: Duration, least: float = 0.0) -> float:
+def read_seconds(name: str, value: Duration, least: float = 0.0) -> float:
     try:
         seconds = micros(value) / SECOND
     except InvalidOption as error:

@@ -1,4 +1,4 @@
-"""Values that the outbox gives and takes."""
+"""Values and errors of the outbox."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class SchemaMissing(OutboxError):
 
 
 class Status(StrEnum):
-    """What became of a message in the outbox."""
+    """The status of a message in the outbox."""
 
     SCHEDULED = "scheduled"
     """Committed, and not yet sent."""
     SUCCEEDED = "succeeded"
     """The broker has it."""
     DELAYED = "delayed"
-    """The broker refused it, or one of the same key before it; it is sent again."""
+    """The broker refused it, or an earlier message with the same key; it will be sent again."""
     FAILED = "failed"
-    """Refused as often as the retry policy allows. A person can have it retried."""
+    """Refused as often as the retry policy allows. An operator can retry it."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -49,12 +49,12 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row that a relay has read. `number` is its place: seq of a message, number of a held one."""
+    """A row that a relay has read. `number` is its `seq`, or the `number` of a held row."""
 
     number: int
     lane: int
     mark: int
-    """The position of its transaction, or of a held row its attempts."""
+    """The position of its transaction; for a held row, its attempts."""
     id: str
     topic: str
     body: bytes
@@ -72,7 +72,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What is to be written of a message that the broker did not take at once."""
+    """What to record about a message that the broker refused, or that was held before."""
 
     row: Row
     status: Status
@@ -83,7 +83,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What the collector removed."""
+    """The numbers of rows that were removed."""
 
     succeeded: int = 0
     failed: int = 0
@@ -91,10 +91,10 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Rows in the order in which they are to be sent, and where their lanes stand once they are."""
+    """Rows in the order to send them, and the progress of their lanes once they are sent."""
 
     lanes: tuple[int, ...]
     rows: Sequence[Row]
     after: Any
     full: bool
-    """Whether there may be more at once."""
+    """Whether more rows may be ready."""

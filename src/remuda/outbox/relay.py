@@ -1,4 +1,4 @@
-"""The relay: sends what was committed, in order, and notes how far it came."""
+"""The relay: sends committed messages to the broker, in order, and records its progress."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("remuda.outbox")
 
 _GATHER: Final = 0.004
-"""After a batch that was not full: time for the next to gather."""
+"""Seconds to wait after a batch that was not full, so that more messages gather."""
 _AWAKE: Final = 0.25
-"""How long a relay keeps looking after it has found something: commits in quick succession wake it only once."""
+"""Seconds for which a relay keeps polling after it has found messages: commits in quick succession notify it only
+once."""
 _IDLE: Final = 1.5
 _PATIENCE: Final = 3.0
-"""How long to wait for a moment in which nothing is left to send."""
+"""Seconds to wait until nothing is left to send."""
 _LONGEST_BACKOFF: Final = 30.0
 _PARTING: Final = 0.05
 
@@ -43,7 +44,7 @@ Threshold = Callable[[str, str, str], None]
 
 
 class RelayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a relay works. Durations are seconds."""
+    """The options of a relay. Durations are in seconds."""
 
     batch: int = 1000
     lease: float = 15.0
@@ -77,7 +78,7 @@ class Relay:
         """Counts the times at which nothing was left to send."""
         self._guard = threading.Lock()
         self._held_at = 0.0
-        """When to look for held messages again."""
+        """When to read held messages again."""
 
     def start(self) -> None:
         if self._thread is not None and self._thread.is_alive():  # in a fork it is the parent's, and dead
@@ -87,32 +88,32 @@ class Relay:
         self._thread.start()
 
     def stop(self, grace: float = 10.0) -> None:
-        """Finish the batch in hand, and let others have the lanes."""
+        """Finish the current batch, and release the lanes to other relays."""
         self._stopping.set()
         self._woken.set()
         thread, self._thread = self._thread, None
         if thread is not None:
-            # A relay that is still connecting holds nothing, so nobody waits for its database to answer.
+            # A relay that is still connecting holds no lanes, so there is no need to wait for its database.
             thread.join(max(grace, _PARTING) if self._connected else _PARTING)
             if thread.is_alive() and self._connected:
-                _log.warning("the relay did not end in time; what it holds is sent by another when its lease is over")
+                _log.warning("the relay did not end in time; another sends its messages when its lease expires")
 
     def wake(self) -> None:
-        """Something was committed here."""
+        """Something was committed in this process."""
         self._woken.set()
 
     def retry_soon(self) -> None:
-        """Held messages were given another chance."""
+        """Held messages were changed; read them again at once."""
         self._held_at = 0.0
         self.wake()
 
     def is_idle(self) -> bool:
-        """Send all that was committed before this call; whether there was nothing. Gives up while more keeps coming."""
+        """Send everything committed before this call; returns whether there was nothing. False if more keeps coming."""
         if self._thread is None or self.trouble is not None:
             return True
-        sent, looks, deadline = self.sent, self._drained, time.monotonic() + _PATIENCE
-        # The look that is under way may have begun too early; the second one has not.
-        while self._drained < looks + 2 and self._thread is not None and self.trouble is None:
+        sent, drained, deadline = self.sent, self._drained, time.monotonic() + _PATIENCE
+        # The pass that is under way may have begun too early; the one after it has not.
+        while self._drained < drained + 2 and self._thread is not None and self.trouble is None:
             if time.monotonic() > deadline:
                 return False
             self.wake()
@@ -120,7 +121,7 @@ class Relay:
         return self.sent == sent
 
     def pump(self) -> int:
-        """Send all that can be sent now, in this thread, and give how many; for tests and commands."""
+        """Send everything that can be sent now in this thread, and return the number; for tests and commands."""
         with self._guard:
             feed = open_feed(self._url, self._names, f"{self.name}:pump")
             before = self.sent
@@ -142,11 +143,11 @@ class Relay:
                 self._work(feed)
                 backoff = 0.1
             except Exception as error:
-                # The database is away, or the broker is: nothing is lost, since nothing was noted as sent.
+                # The database or the broker failed. Nothing is lost, since nothing was recorded as sent.
                 backoff = 0.1 if self.trouble is None else min(backoff * 2, _LONGEST_BACKOFF)
                 level = logging.ERROR if isinstance(error, SchemaMissing) else logging.WARNING
                 self.trouble = f"{type(error).__name__}: {error}"
-                _log.log(level, "the relay waits %.1f s: %s", backoff, self.trouble)
+                _log.log(level, "the relay failed and tries again in %.1f s: %s", backoff, self.trouble)
                 self._stopping.wait(backoff * CHANCE.uniform(0.8, 1.2))
             finally:
                 if feed is not None:
@@ -160,7 +161,7 @@ class Relay:
         busy_until = 0.0
         while True:
             self._woken.clear()
-            if self._stopping.is_set():  # only now: whoever stops it after this look wakes it
+            if self._stopping.is_set():  # after the clear, since a `stop` that comes later sets `_woken`
                 return
             try:
                 with self._guard:
@@ -168,7 +169,7 @@ class Relay:
                     if not found:
                         self._upkeep(feed)
             except LeaseLost as error:
-                _log.warning("%s; what it had in hand may be sent twice", error)
+                _log.warning("%s; its current batch may be sent twice", error)
                 self._lease(feed)
                 continue
             self.trouble = None
@@ -190,10 +191,10 @@ class Relay:
         self._blocked = feed.held_keys()
 
     def _keep_lease(self, feed: Feed) -> None:
-        """Before anything is sent: a relay that was frozen has lost its lanes, and finds out here."""
+        """Renew the lease before sending: a relay that was suspended may have lost its lanes."""
         if time.monotonic() - self._renewed > self._options.lease / 3:
             if not feed.renew(self._options.lease):
-                raise LeaseLost(f"relay {self.name} is being given new lanes")
+                raise LeaseLost(f"the lanes of relay {self.name} have to be shared out again")
             self._renewed = time.monotonic()
 
     def _upkeep(self, feed: Feed) -> None:
@@ -211,15 +212,15 @@ class Relay:
     def collect(self) -> Collected:
         options = self._options
         with Administration.open(self._url, self._names) as administration:
-            removed = administration.collect(options.keep_succeeded, options.keep_failed, options.keep_inbox)
+            removed = administration.collect(options.keep_succeeded, options.keep_inbox)
         _log.info(
-            "the collector removed %d succeeded, %d failed and %d inbox rows",
+            "removed %d expired succeeded, %d failed and %d inbox rows",
             removed.succeeded, removed.failed, removed.inbox,
         )  # fmt: skip
         return removed
 
     def _turn(self, feed: Feed) -> int:
-        """Send one batch of held messages and one of new ones. Gives how many rows were seen to."""
+        """Send one batch of held messages and one of new ones; returns the number of rows processed."""
         return self._send_held(feed) + self._send_new(feed)
 
     def _send_new(self, feed: Feed) -> int:
@@ -241,11 +242,11 @@ class Relay:
         if held:
             self._held_at = 0.0
         self.sent += len(batch.rows) - len(held)
-        self._tell(held)
+        self._report_failed(held)
         return len(batch.rows)
 
     def _held(self, rows: Sequence[Row], refused: dict[str, str]) -> list[Settled]:
-        """What was refused, and what must wait behind it."""
+        """The messages that were refused, and those that must wait because of the same key."""
         held = []
         for row in rows:
             if row.id in refused:
@@ -253,7 +254,9 @@ class Relay:
                 if row.key is not None and held[-1].status is Status.DELAYED:
                     self._blocked.add(row.key)
             elif row.key is not None and row.key in self._blocked:
-                held.append(Settled(row, Status.DELAYED, 0, "a message of the same key is held back", 0.0, None))
+                held.append(
+                    Settled(row, Status.DELAYED, 0, "waits for an earlier message with the same key", 0.0, None)
+                )
         return held
 
     def _after_refusal(self, row: Row, attempts: int, reason: str) -> Settled:
@@ -286,16 +289,16 @@ class Relay:
         feed.settle(settled)
         crashing.point("held noted")
         self.sent += len(rows) - len(refused)
-        self._tell(settled)
+        self._report_failed(settled)
         return len(rows)
 
-    def _tell(self, settled: Sequence[Settled]) -> None:
-        """The threshold callback, once for each message that is given up."""
+    def _report_failed(self, settled: Sequence[Settled]) -> None:
+        """Log each message that is given up, and call the threshold callback for it."""
         for one in settled:
             if one.status is not Status.FAILED:
                 continue
             _log.error(
-                "message %s to %s is given up after %d attempts: %s",
+                "message %s to %s failed after %d attempts: %s",
                 one.row.id,
                 one.row.topic,
                 one.attempts,
@@ -313,6 +316,6 @@ def _close(feed: Feed, *, release: bool) -> None:
         if release:
             feed.release()
     except Exception as error:
-        _log.warning("the relay's lanes could not be given back: %s; others get them when the lease is over", error)
+        _log.warning("the relay's lanes could not be released: %s; others get them when the lease expires", error)
     finally:
         feed.close()

@@ -12,17 +12,16 @@ from typing import Any
 import msgspec
 
 from remuda.model.errors import InvalidMessage
-from remuda.model.messages import Messages, cell
+from remuda.model.messages import Messages, cell, fold
 from remuda.outbox.records import LANES, Row
 
 _encode = msgspec.json.Encoder().encode
 _headers = msgspec.json.Decoder(dict[str, Any]).decode
 _topics = msgspec.json.Decoder(tuple[str, ...]).decode
-_SINGLE = ("due", "expires", "object", "key", "mime_type")
 
 
 class Ids:
-    """UUIDs of version 7: ordered by time, unique without asking anyone. One counter keeps a process's in order."""
+    """UUIDs of version 7: ordered by time, unique without coordination. A counter keeps those of a process in order."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -60,7 +59,7 @@ _ids = Ids()
 
 
 def with_ids(messages: Messages) -> Messages:
-    """The messages, each with an id; those that came without get one here, so that it is known before the commit."""
+    """The messages, each with an id. Those without get one here, so that it is known before the commit."""
     if messages.ids is None:
         return msgspec.structs.replace(messages, ids=_ids.take(len(messages)))
     if isinstance(messages.ids, list) and "" in messages.ids:
@@ -69,7 +68,7 @@ def with_ids(messages: Messages) -> Messages:
 
 
 def lane_of(key: str | None) -> int | None:
-    """Messages of one key share a lane; those without a key go where their transaction goes."""
+    """The lane of a key; None without a key, for the lane of the transaction."""
     return None if key is None else zlib.crc32(key.encode("utf-8", "surrogatepass")) % LANES
 
 
@@ -81,7 +80,7 @@ def one(messages: Messages) -> dict[str, Any]:
 
 
 def shared(messages: Messages) -> dict[str, Any] | None:
-    """Parameters with one value for all messages beside id and body; None if messages differ in more."""
+    """Parameters for messages that differ in id and body only; None if they differ in more."""
     columns = (
         messages.name, messages.topics, messages.object, messages.key, messages.timestamp, messages.mime_type,
         messages.headers, messages.priority, messages.expires, messages.due, messages.wire,
@@ -104,7 +103,7 @@ def columns(messages: Messages) -> dict[str, list[Any]]:
 
 
 def singles(messages: Messages) -> list[dict[str, Any]]:
-    """Parameters for each message by itself."""
+    """Parameters for each message separately."""
     found = []
     for row in range(len(messages)):
         values = _values(messages, row)
@@ -159,31 +158,25 @@ def _text(headers: Mapping[str, Any]) -> str:
 
 
 def messages_of(rows: Sequence[Row]) -> Messages:
-    """The messages of rows, for the broker."""
-    known: dict[str, dict[str, Any]] = {}
-    made = []
+    """The rows as messages for the broker."""
+    known: dict[str, Mapping[str, Any]] = {}
+    headers: list[Mapping[str, Any]] = []
     for row in rows:
         if row.headers not in known:
             known[row.headers] = _headers(row.headers)
-        made.append(known[row.headers])
-
+        headers.append(known[row.headers])
     return Messages(
         bodies=[bytes(row.body) for row in rows],
         ids=[row.id for row in rows],
-        name=_fold([row.topic for row in rows]),
-        topics=_fold([_topics(row.topics) if row.topics else () for row in rows]),
-        object=_fold([row.object for row in rows]),
-        key=_fold([row.key for row in rows]),
-        timestamp=_fold([row.produced for row in rows]),
-        mime_type=_fold([row.mime_type for row in rows]),
-        headers=_fold(made),
-        priority=_fold([row.priority for row in rows]),
-        expires=_fold([row.expires for row in rows]),
-        due=_fold([row.due for row in rows]),
-        wire=_fold([None if row.wire is None else bytes(row.wire) for row in rows]),
+        name=fold([row.topic for row in rows]),
+        topics=fold([_topics(row.topics) if row.topics else () for row in rows]),
+        object=fold([row.object for row in rows]),
+        key=fold([row.key for row in rows]),
+        timestamp=fold([row.produced for row in rows]),
+        mime_type=fold([row.mime_type for row in rows]),
+        headers=fold(headers),
+        priority=fold([row.priority for row in rows]),
+        expires=fold([row.expires for row in rows]),
+        due=fold([row.due for row in rows]),
+        wire=fold([None if row.wire is None else bytes(row.wire) for row in rows]),
     )
-
-
-def _fold(values: list[Any]) -> Any:
-    first = values[0]
-    return first if values.count(first) == len(values) else values

@@ -1,4 +1,4 @@
-"""The one place where the relay meets the bus's broker."""
+"""Sending messages from the relay to the bus's broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def send(bus: Bus, messages: Messages) -> dict[int, str]:
-    """Give messages to the broker. Says why it refused which, by row; raises when it is the broker that fails."""
+    """Send messages to the broker. Returns the reason for each row that it refuses; raises if the broker fails."""
     try:
         receipt = bus.broker.publish(messages, unbound=UNROUTED, raise_refusals=False)
     except PartlyRefused as error:
@@ -21,7 +21,7 @@ def send(bus: Bus, messages: Messages) -> dict[int, str]:
     except (Refused, InvalidMessage) as error:
         if len(messages) == 1:
             return {0: _reason(error)}
-        # One message spoils the batch: each goes by itself, so that only those to blame are held back.
+        # One bad message fails the whole batch, so send each by itself: only those refused are held back.
         refused = {}
         for row in range(len(messages)):
             if reasons := send(bus, messages.slice(row, row + 1)):

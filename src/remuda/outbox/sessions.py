@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from remuda.model.errors import InvalidOption
 from remuda.model.extras import MissingExtra
-from remuda.outbox.drivers import telling
+from remuda.outbox.drivers import explain_errors
 from remuda.outbox.names import Names
 from remuda.outbox.records import OutboxError
 from remuda.outbox.statements import Dialect, Statements
@@ -25,7 +25,7 @@ _WAIT: Final = 10.0
 
 
 class Session(Protocol):
-    """A connection that knows the statements. Each commits by itself, unless `transaction` holds several together."""
+    """A connection that runs statements by name. Each commits by itself unless it is inside `transaction`."""
 
     dialect: Dialect
 
@@ -43,7 +43,7 @@ class PostgresSession:
         self.names = names
         self._statements = Statements("postgres", names, "format")
         try:
-            # A relay's machine that vanishes is noticed by the server within half a minute.
+            # So the server notices within half a minute if the relay's machine vanishes.
             self.connection: psycopg.Connection[tuple[Any, ...]] = library.connect(
                 url, autocommit=True, connect_timeout=10, application_name="remuda outbox",
                 options="-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
@@ -53,7 +53,7 @@ class PostgresSession:
 
     def run(self, name: str, slot: int | str = "", /, **given: Any) -> list[tuple[Any, ...]]:
         statement = self._statements(name, slot)
-        with telling(self.names, "postgres"), self.connection.cursor(binary=True) as cursor:
+        with explain_errors(self.names, "postgres"), self.connection.cursor(binary=True) as cursor:
             cursor.execute(statement.sql, statement.values(given), prepare=True)
             return cursor.fetchall() if cursor.description is not None else []
 
@@ -83,7 +83,7 @@ class SqliteSession:
     def run(self, name: str, slot: int | str = "", /, **given: Any) -> list[tuple[Any, ...]]:
         statement = self._statements(name, slot)
         values = [json.dumps(value) if isinstance(value, list) else value for value in statement.values(given)]
-        with telling(self.names, "sqlite"):
+        with explain_errors(self.names, "sqlite"):
             return self.connection.execute(statement.sql, values).fetchall()
 
     def script(self, sql: str) -> None:
@@ -125,11 +125,11 @@ def dialect_of(url: str) -> Dialect:
             raise InvalidOption("a database in memory belongs to one connection; give the outbox a file")
         return "sqlite"
     shown = scheme if "@" in url else url
-    raise InvalidOption(f"the outbox knows postgresql://… and sqlite:///path, not {shown!r}")
+    raise InvalidOption(f"the outbox's URL must be postgresql://… or sqlite:///path, not {shown!r}")
 
 
 def postgres_url(url: str) -> str:
-    """Without the name of a driver, which SQLAlchemy's URLs have."""
+    """The URL without the driver name that SQLAlchemy's URLs have."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme.partition('+')[0]}{separator}{rest}"
 

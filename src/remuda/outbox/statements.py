@@ -1,4 +1,4 @@
-"""SQL from the `.sql` files, with the names filled in, and parameters as each driver wants them."""
+"""SQL from the `.sql` files, with names filled in and parameters in the style of each driver."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ LATEST: Final = 2
 
 
 def restored(names: Names) -> str:
-    """The SQL that makes PostgreSQL's tables true again after a dump was restored."""
+    """The SQL that repairs PostgreSQL's tables after a dump was restored."""
     text = _read("postgres", "restored").replace("{current}", _queries("postgres")["current"])
     return names.fill(text, "postgres")
 
 
 def migration(dialect: Dialect, names: Names, version: int) -> str:
-    """The SQL that leads from the version before to this one."""
+    """The SQL that upgrades the tables from the previous version to this one."""
     return names.fill(_read(dialect, f"schema_{version}"), dialect)

@@ -1,4 +1,4 @@
-"""`with bus.transaction(connection):` what is published inside is part of a transaction that ends with the block."""
+"""`with bus.transaction(connection):` a transaction that ends with the block and includes what is published in it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from remuda.model.errors import RemudaError
 from remuda.outbox import drivers
 
 current: contextvars.ContextVar[Any] = contextvars.ContextVar("remuda_transaction", default=None)
-"""The connection whose transaction is open here."""
+"""The connection whose transaction block this code runs in."""
 
 
 class Transaction:
-    """For `with` and `async with`. If a transaction is open already, this is a savepoint in it, and whoever began the
-    transaction commits it."""
+    """For `with` and `async with`. If a transaction is already open, this is a savepoint in it, and the code that began
+    the transaction has to commit it."""
 
     def __init__(self, connection: Any, committed: Callable[[], None]) -> None:
-        self._driver = drivers.driver(connection) if not _is_session(connection) else None
+        if not is_session(connection):
+            drivers.driver(connection)  # raises for a connection of an unknown kind
         self._connection = (
-            drivers._unwrapped(connection) if not isinstance(connection, str) else drivers._django(connection)
+            drivers.unwrapped(connection) if not isinstance(connection, str) else drivers.django_connection(connection)
         )
         self._committed = committed
         self._block: Any = None
@@ -79,7 +80,9 @@ def _begin(connection: Any) -> Any:
 
             return atomic(using=connection.alias)
         case _:
-            raise RemudaError(f"{drivers._named(connection)} is awaited; write `async with bus.transaction(...)`")
+            raise RemudaError(
+                f"{drivers.type_name(connection)} is asynchronous; write `async with bus.transaction(...)`"
+            )
 
 
 def _begin_async(connection: Any) -> Any:
@@ -91,14 +94,14 @@ def _begin_async(connection: Any) -> Any:
         case "sqlalchemy async":
             return connection.begin_nested() if connection.in_transaction() else connection.begin()
         case _:
-            raise RemudaError(f"{drivers._named(connection)} is not awaited; write `with bus.transaction(...)`")
+            raise RemudaError(f"{drivers.type_name(connection)} is synchronous; write `with bus.transaction(...)`")
 
 
 def _kind(connection: Any) -> str:
-    if _is_session(connection):
+    if is_session(connection):
         return (
             "sqlalchemy async"
-            if "Async" in type(connection).__name__ or drivers._is_a(connection, "AsyncSession")
+            if "Async" in type(connection).__name__ or drivers.is_a(connection, "AsyncSession")
             else "sqlalchemy"
         )
     target = drivers.driver(connection)
@@ -121,8 +124,8 @@ def _kind(connection: Any) -> str:
             return "sqlalchemy async"
 
 
-def _is_session(connection: Any) -> bool:
-    """Sessions are not asked for their connection before they are used: that would begin a transaction."""
+def is_session(connection: Any) -> bool:
+    """Whether this is an SQLAlchemy session. Asking it for its connection would begin a transaction."""
     return any(
         kind.__module__.startswith("sqlalchemy.") and kind.__name__ in ("Session", "scoped_session", "AsyncSession")
         for kind in type(connection).__mro__

@@ -1,4 +1,4 @@
-"""A worker's settings: from a TOML file, from code and from the environment; later ones win (W1)."""
+"""A worker's settings: from a TOML file, from code and from the environment; the later source wins (W1)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{name: _checked(name, value, source) for name, (value, source) in found.items()})
 
     def __post_init__(self) -> None:
-        """Settings given directly are checked like all others."""
+        """Check settings that are given directly like all others."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             checked = _checked(name, value, "the worker's config")
@@ -85,7 +85,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefetch(self) -> int:
-        """How many unanswered tasks the broker may hand over."""
+        """How many unacknowledged tasks the broker may deliver."""
         return min(max(1, self.threads + self.prefetch_buffer), _MOST_PREFETCH)
 
     @property
@@ -111,7 +111,7 @@ _RANGES: Final = {
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
-    """A value as it is kept, or one line that says what is wrong with it."""
+    """The value, converted; raises `InvalidOption` with the source and name of the setting."""
     if name not in WorkerConfig.__struct_fields__:
         near = difflib.get_close_matches(name, WorkerConfig.__struct_fields__, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(WorkerConfig.__struct_fields__)}"

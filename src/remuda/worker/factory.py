@@ -1,4 +1,4 @@
-"""What a plug-in implements: a factory of work, or just a function."""
+"""What a plug-in implements: a `WorkerFactory`, or just a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remuda.model.errors import InvalidOption, RemudaError
 from remuda.worker.tasks import Result, Task
 
 Answer = Result | bytes | str | None | Iterable[Result]
-"""The result of work: results, the data of one successful result, or nothing to send."""
+"""What work returns: results, the data of one successful result, or None for nothing to send."""
 
 Work = Callable[[], Answer]
 
@@ -25,10 +25,10 @@ class InvalidTask(RemudaError):
 
 @runtime_checkable
 class WorkerFactory(Protocol):
-    """Registers tasks. Both methods may be called from several threads at once."""
+    """Turns tasks into work. Both methods may be called from several threads at once."""
 
     def accept(self, task: Task) -> Work:
-        """The work that this task asks for; raise `NotNow` or `InvalidTask` to refuse it."""
+        """Return the work for this task; raise `NotNow` or `InvalidTask` to refuse it."""
         ...
 
     def health_check(self) -> None:
@@ -53,11 +53,13 @@ def factory_of(given: WorkerFactory | Callable[[Task], Answer]) -> WorkerFactory
     for function in (given, getattr(given, "accept", None)):
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidOption(
-                f"{getattr(function, '__qualname__', function)} is a coroutine function; a worker works in threads, so "
-                "give it a plain one, which may call asyncio.run"
+                f"{getattr(function, '__qualname__', function)} is a coroutine function; a worker runs in threads, so "
+                "give it a plain function, which may call asyncio.run"
             )
     if isinstance(given, type) and isinstance(given, WorkerFactory):
-        raise InvalidOption(f"{given.__name__} is a class; a worker needs an object of it, such as {given.__name__}()")
+        raise InvalidOption(
+            f"{given.__name__} is a class; a worker needs an instance of it, such as {given.__name__}()"
+        )
     if isinstance(given, WorkerFactory):
         return given
     if callable(given):
@@ -66,7 +68,7 @@ def factory_of(given: WorkerFactory | Callable[[Task], Answer]) -> WorkerFactory
 
 
 def results_of(answer: Answer) -> list[Result]:
-    """What a plug-in gave back, as results."""
+    """What a plug-in returned, as results."""
     if answer is None:
         return []
     if isinstance(answer, Result):

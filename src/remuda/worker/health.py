@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One thing that must be up. `problem` is empty when it is."""
+    """One part of a worker. `problem` is empty while it is up."""
 
     name: str
     problem: str = ""
     vital: bool = False
-    """Whether the process must be restarted when it is down."""
+    """Whether the process must be restarted if this part is down."""
 
 
 def report(parts: list[Part]) -> dict[str, object]:
-    """All parts as a document."""
+    """The JSON document for these parts."""
     return {
         "status": "up" if not any(part.problem for part in parts) else "down",
         "parts": {part.name: "up" if not part.problem else part.problem for part in parts},
@@ -35,7 +35,7 @@ def report(parts: list[Part]) -> dict[str, object]:
 
 
 class HealthServer:
-    """Answers probes in the background."""
+    """Answers health probes in the background."""
 
     def __init__(self, worker: Worker, address: str, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -80,6 +80,6 @@ def answer(worker: Worker, path: str) -> tuple[int, str, bytes]:
     if path == "/live":
         parts = [part for part in parts if part.vital]
     elif path not in ("/ready", "/health"):
-        return 404, "text/plain; charset=utf-8", b"there are /live, /ready, /health and /metrics\n"
+        return 404, "text/plain; charset=utf-8", b"not found; there are /live, /ready, /health and /metrics\n"
     document = report(parts)
     return (200 if document["status"] == "up" else 503), "application/json", msgspec.json.encode(document)

@@ -1,4 +1,4 @@
-"""Tasks in hand, from delivery to acknowledgement."""
+"""Inputs from delivery to acknowledgement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERS: Final = itertools.count()
 
 
 class Input:
-    """One delivery. It is settled once, by whoever comes first."""
+    """One delivery and its task. It is settled once, by the first thread that does so."""
 
     def __init__(self, delivery: Delivery, channel: Channel) -> None:
         self.number = next(_NUMBERS)
@@ -25,14 +25,14 @@ class Input:
 
     @property
     def alive(self) -> bool:
-        """Whether the broker still waits for our answer; otherwise it delivers the message again by itself."""
+        """Whether the delivery can still be acknowledged; otherwise the broker delivers the message again."""
         return self.delivery.epoch == self._channel.epoch and self._channel.ended is None
 
     def acknowledge(self) -> bool:
         return self._channel.ack([self.delivery]) == 1
 
     def give_back(self) -> bool:
-        """Return the message to its queue; the channel sees to it that this happens once."""
+        """Return the message to its queue; the channel makes sure that this happens only once."""
         return self._channel.nack(self.delivery, requeue=True)
 
     def abort(self) -> None:
@@ -41,7 +41,7 @@ class Input:
 
 
 class Inputs:
-    """All tasks in hand. Dictionaries of this size are changed atomically, so that nobody waits here."""
+    """All inputs that are not settled yet. Single operations on a dictionary are atomic, so there is no lock."""
 
     def __init__(self) -> None:
         self._held: dict[int, Input] = {}
@@ -59,7 +59,7 @@ class Inputs:
         return list(self._held.values())
 
     def drop_lost(self) -> int:
-        """Tell the tasks that the broker took back to abort; how many."""
+        """Abort and remove the tasks that the broker took back; returns how many there were."""
         lost = [held for held in self.all() if not held.alive]
         for held in lost:
             held.abort()

@@ -1,4 +1,4 @@
-"""What a worker counts, and how Prometheus reads it."""
+"""A worker's counters, and their Prometheus format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Counts:
-    """Plain numbers, cheap to add to."""
+    """The counters of a worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,13 +34,13 @@ class Counts:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How many inputs ended how: success, failure, exception, invalid, rejected, retried, not-now, returned."""
+        """Inputs by outcome: success, failure, exception, invalid, rejected, retried, not-now, returned or aborted."""
         with self._lock:
             return dict(self._outcomes)
 
 
 def exposition(worker: Worker) -> Callable[[], bytes]:
-    """A function that gives a worker's numbers in Prometheus' text format."""
+    """A function that returns a worker's metrics in Prometheus' text format."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -55,7 +55,7 @@ def exposition(worker: Worker) -> Callable[[], bytes]:
             for outcome, number in counts.outcomes.items():
                 ended.add_metric([outcome], number)
             yield ended
-            yield CounterMetricFamily("remuda_worker_received", "Deliveries taken in", value=counts.received)
+            yield CounterMetricFamily("remuda_worker_received", "Deliveries received", value=counts.received)
             yield CounterMetricFamily("remuda_worker_started", "Tasks begun", value=counts.started)
             yield CounterMetricFamily("remuda_worker_published", "Messages published", value=counts.published)
             yield CounterMetricFamily("remuda_worker_task_seconds", "Time spent in tasks", value=counts.seconds)

@@ -1,4 +1,4 @@
-"""Sends results in batches, and settles each input when all of its results are answered (W2)."""
+"""Publishes results in batches, and settles each input once the broker has confirmed or refused them all (W2)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SingleShipment(NamedTuple):
 
 
 class Publisher(threading.Thread):
-    """The one thread that publishes."""
+    """The thread that publishes all results."""
 
     def __init__(self, channel: Channel, inputs: Inputs, counts: Counts, return_delay: float) -> None:
         super().__init__(name="worker publisher", daemon=True)
@@ -47,7 +47,7 @@ class Publisher(threading.Thread):
         self._queue.put(shipment)
 
     def send_later(self, shipment: Shipment) -> None:
-        """The same after the return delay, so that what comes back at once does not go round in circles."""
+        """Like `send`, after the return delay, so that a message that comes straight back does not keep circulating."""
         self._after_delay(lambda: self.send(shipment))
 
     def stop(self) -> None:
@@ -61,7 +61,7 @@ class Publisher(threading.Thread):
                 self._publish(batch)
 
     def _take(self) -> list[Shipment]:
-        """What there is to send, after waiting for it or for something that is due."""
+        """Wait for shipments or for a delayed call, and return the shipments to publish."""
         batch: list[Shipment] = []
         wait = max(self._later[0][0] - time.monotonic(), 0.0) if self._later else None
         try:
@@ -92,14 +92,14 @@ class Publisher(threading.Thread):
             self._one_by_one(live, error)
         except AmqpError as error:
             if self._channel.ended is None and not self._stopped:
-                _LOG.warning("results wait: %s", error)
+                _LOG.warning("results cannot be published yet: %s", error)
                 for shipment in live:
                     self.send_later(shipment)
         else:
             receipt.when_settled(lambda: self._settled(live, receipt))
 
     def _one_by_one(self, shipments: list[Shipment], error: InvalidMessage) -> None:
-        """Find the one that cannot be sent at all."""
+        """Publish each by itself, to find the one that cannot be sent."""
         if len(shipments) > 1:
             for shipment in shipments:
                 self._publish([shipment])
@@ -108,7 +108,7 @@ class Publisher(threading.Thread):
             self._refused(shipments[0].input)
 
     def _settled(self, shipments: list[Shipment], receipt: Receipt) -> None:
-        """Runs in the connection's thread."""
+        """The broker has answered for all messages, or the connection broke. Runs in the connection's thread."""
         failed, place = receipt.failed, 0
         refused = receipt.nacked | receipt.returned.keys()
         for shipment in shipments:
@@ -121,7 +121,7 @@ class Publisher(threading.Thread):
                 _LOG.warning("a result was not accepted (%s); its input goes back to the queue", why)
                 self._refused(shipment.input)
             elif isinstance(receipt.error, ChannelClosed):
-                # One of them made the broker close the channel: each is tried alone, to find out which.
+                # One of them made the broker close the channel. Each is sent by itself, to find out which.
                 if len(shipments) == 1:
                     _LOG.error("a result cannot be sent: %s", receipt.error)
                     self._refused(shipment.input)

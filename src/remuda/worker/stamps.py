@@ -1,4 +1,4 @@
-"""The headers that CAF workers stamp on messages, and what becomes of a delivery because of them (W3, W4)."""
+"""The headers that CAF workers set, and deciding by them what to do with a delivery (W3, W4)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ INVALID: Final = "TASKMESSAGE_INVALID"
 EXCEEDED: Final = "RETRIES_EXCEEDED"
 
 _BROKERS_OWN: Final = frozenset({DELIVERY_COUNT, "x-acquired-count", "CC", "BCC"})
-"""Not carried over: counts of a queue that the message leaves, and routes that it has gone already."""
+"""Dropped when a message is sent again: counts of the queue that it leaves, and routes already taken."""
 _MOST: Final = 2**31 - 1
 _HEADER_ROOM: Final = FRAME_MAX - 20
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Do the task."""
+    """Run the task."""
 
     message: TaskMessage
     retries: int
@@ -64,9 +64,9 @@ def decide(delivery: Delivery, config: WorkerConfig) -> Run | Retry | Reject:
     counted = max(_count(_header(delivery, DELIVERY_COUNT)) or 0, 1) if quorum else 1
     retries = min(stamped + counted, _MOST)
     if retries > limit:
-        return Reject(EXCEEDED, f"the task was given out {retries} times and never answered", message)
+        return Reject(EXCEEDED, f"the task was delivered {retries} times and never acknowledged", message)
     if quorum and config.retry_queue == config.input_queue:
-        return Run(message, retries)  # the broker itself counts, so the message keeps its place
+        return Run(message, retries)  # the broker counts by itself, so the message can keep its place
     return Retry(retries)
 
 
@@ -80,10 +80,10 @@ def retry_limit(delivery: Delivery, default: int) -> int:
 
 
 def restamped(delivery: Delivery, entries: Mapping[str, Any]) -> bytes:
-    """The properties of a delivery for another journey: these headers set, all others as they are, byte for byte."""
+    """The properties with which to send a delivery again: these headers set, all others unchanged, byte for byte."""
     try:
         raw = with_headers(delivery.raw_properties, entries, without=_BROKERS_OWN)
-        raw = without_property(raw, "user_id")  # the broker takes no other user's name from us
+        raw = without_property(raw, "user_id")  # the broker refuses the name of another user
     except (ProtocolError, IndexError):
         raw = b""
     if 0 < len(raw) <= _HEADER_ROOM:
@@ -107,7 +107,7 @@ def _header(delivery: Delivery, name: str) -> Any:
 
 
 def _count(value: Any) -> int | None:
-    """A count from whatever a header holds; None if it is none."""
+    """A header's value as a count; None if it is not one."""
     if isinstance(value, bytes):
         value = value.decode("ascii", "replace")
     if isinstance(value, str):

@@ -16,7 +16,7 @@ VERSION: Final = 3
 
 
 class TaskStatus(StrEnum):
-    """What a task message is."""
+    """Whether a message is a new task or a result, and of which kind."""
 
     NEW_TASK = "NEW_TASK"
     RESULT_SUCCESS = "RESULT_SUCCESS"
@@ -54,7 +54,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class InvalidTaskMessage(RemudaError, ValueError):
-    """A body is not a task message."""
+    """The body is not a task message."""
 
 
 def parse_task(body: bytes) -> TaskMessage:
@@ -77,7 +77,7 @@ def new_task_id() -> str:
 
 
 class TaskAborted(RemudaError):
-    """The task's message went back to the broker, which delivers it again: its results would be dropped."""
+    """The task's message went back to the broker, which delivers it again; results of this run would be dropped."""
 
 
 class Task:
@@ -122,7 +122,7 @@ class Task:
             raise TaskAborted(f"task {self.id} went back to the broker")
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but not beyond an abort; True if there was one."""
+        """Sleep until the time is over or the task is aborted; returns whether it was aborted."""
         return self._abort.wait(seconds)
 
     def abort(self) -> None:
@@ -172,7 +172,7 @@ class Result(msgspec.Struct, frozen=True):
         return cls(data if isinstance(data, bytes) else data.encode(), TaskStatus.RESULT_FAILURE, **more)
 
     def message(self, task: TaskMessage, source: SourceInfo) -> TaskMessage:
-        """The result as it is sent."""
+        """The result as a message to send."""
         return TaskMessage(
             task_id=task.task_id,
             task_classifier=task.task_classifier if self.classifier is None else self.classifier,

@@ -24,7 +24,7 @@ from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
 from remuda.model.options import read_duration
 from remuda.model.texts import shown
-from remuda.signals import wait_hearing_signals
+from remuda.signals import wait_for_event
 from remuda.worker import stamps
 from remuda.worker.config import WorkerConfig
 from remuda.worker.factory import Answer, InvalidTask, NotNow, WorkerFactory, factory_of, results_of
@@ -74,7 +74,7 @@ class Worker:
         self.counts = Counts()
         self.inputs = Inputs()
         self.failure: RemudaError | None = None
-        """Why the worker cannot go on, if so."""
+        """Why the worker cannot continue, if it cannot."""
         self._factory = factory_of(factory)
         self._source = SourceInfo(name, "1")
         self._stopping = threading.Event()
@@ -94,12 +94,12 @@ class Worker:
         self._publisher: Publisher
         self._threads: list[threading.Thread] = []
 
-    # Life.
+    # Starting and stopping.
 
     def start(self) -> None:
         """Connect, declare the queues and start. Raises an error of one clear line if that fails (W1)."""
         if self._started:
-            raise Conflict("this worker was started before; make another one")
+            raise Conflict("this worker was started before; create another one")
         self._started = True
         try:
             self._connect()
@@ -114,7 +114,7 @@ class Worker:
             self._close()
             if isinstance(error, RemudaError):
                 self.failure = error
-            self._ended.set()  # whoever runs or stops it now does not wait
+            self._ended.set()  # so that `run` and `stop` do not wait
             raise
         self._results_channel = results_channel
         self._threads = [threading.Thread(target=self._take_in, name="worker intake", daemon=True)]
@@ -127,23 +127,23 @@ class Worker:
             stopped = self._stopping.is_set()
         self._changed()
         if stopped:
-            self._stop_aside(self._patience)
+            self._stop_in_background(self._patience)
 
     def run(self) -> None:
         """Work until `stop` is called or the broker is lost for good."""
         if not self._started:
             self.start()
-        wait_hearing_signals(self._ended)
+        wait_for_event(self._ended)
         if self.failure is not None:
             raise self.failure
 
     def stop(self, grace: Duration | None = None) -> None:
         """Stop taking tasks, finish those accepted, and end (W7).
 
-        After `grace` tasks that were not begun go back to the input queue, which does not count as a retry; tasks still
-        running are told to abort, and the broker gives them out again. A task may stop its own worker: it is not waited
-        for then, and ends like the others. Whoever is starting the worker is told that it was stopped, if it is not
-        yet connected; else it begins, and ends by itself.
+        After `grace`, tasks that have not begun go back to the input queue, which does not count as a retry; tasks that
+        still run are asked to abort, and the broker delivers them again. A task may stop its own worker; this returns
+        at once then. A `start` in another thread raises an error if the worker is not yet connected; otherwise the
+        worker starts, and stops by itself.
         """
         patience = self.config.grace if grace is None else read_duration("grace", grace) / SECOND
         if not self._started or self._ended.is_set():
@@ -154,16 +154,16 @@ class Worker:
             running, connecting = self._running, self._connecting
         if running:
             if threading.current_thread() in self._threads:
-                self._stop_aside(patience)
+                self._stop_in_background(patience)
             else:
                 self._stop(patience)
-        elif connecting:  # so that whoever starts it is told, even if the broker is down
+        elif connecting:  # so that `start` raises, even if the broker is down
             self._intake.close()
             self._results.close()
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop, or cannot go on."""
+        """Whether it was asked to stop, or cannot continue."""
         return self._stopping.is_set()
 
     def _connect(self) -> None:
@@ -174,7 +174,7 @@ class Worker:
             if self._stopping.is_set():
                 raise Conflict("the worker was stopped before it was connected")
 
-    def _stop_aside(self, patience: float) -> None:
+    def _stop_in_background(self, patience: float) -> None:
         threading.Thread(target=self._stop, args=(patience,), name="worker end", daemon=True).start()
 
     def _stop(self, patience: float) -> None:
@@ -187,7 +187,7 @@ class Worker:
                 self._publisher.send(Shipment(held, [self._again(held.delivery)], "not-now"))
             else:
                 held.abort()
-        self._await_empty(time.monotonic() + 2.0, begun=False)
+        self._await_empty(time.monotonic() + 2.0, aborted_too=False)
         self._end()
 
     def __enter__(self) -> Worker:
@@ -201,11 +201,11 @@ class Worker:
 
     @property
     def health_port(self) -> int | None:
-        """Where health is served, if it is."""
+        """The port on which health is served, if it is."""
         return None if self._health is None else self._health.port
 
     def health(self) -> list[Part]:
-        """Every part by name, with what is wrong with it (W6)."""
+        """Every part by name, with its problem if it has one (W6)."""
         if not self._started or not self._threads:
             return [Part("worker", "not started")]
         parts = [
@@ -250,12 +250,12 @@ class Worker:
                     for delivery in deliveries:
                         self._receive(delivery)
         except ConsumerCancelled:
-            pass  # cancelled by ourselves, and empty
+            pass  # by this worker, and its last deliveries have been taken
         except AmqpError as error:
             self._fail(error)
 
     def _consume_again(self) -> None:
-        """The queue was deleted under the consumer: make it anew and go on."""
+        """The queue was deleted while it was consumed: declare it again and continue."""
         try:
             self._declare(self._results_channel)
             self._consumer = self._intake_channel.consume(self.config.input_queue)
@@ -282,7 +282,7 @@ class Worker:
             self._publisher.send(Shipment(held, self._rejection(delivery, decision), "rejected"))
 
     def _rejection(self, delivery: Delivery, decision: stamps.Reject) -> list[Outgoing]:
-        """The error response, and the message itself where a queue for such is named."""
+        """The error response, and the message itself if there is a queue for rejected messages."""
         mark = {stamps.REJECTED: decision.reason}
         messages = []
         if self.config.output_queue:
@@ -296,7 +296,7 @@ class Worker:
             messages.append(Outgoing("", self.config.rejected_queue, properties, delivery.body))
         return messages
 
-    # The threads that work.
+    # The task threads.
 
     def _do_work(self) -> None:
         while (held := self._work.get()) is not None:
@@ -317,18 +317,20 @@ class Worker:
             results = results_of(self._factory.accept(task)())
             messages = self._outgoing_all(results, task.message)
         except NotNow as refusal:
-            _LOG.info("task %s is put back: %s", task.id, refusal or "not now")
+            _LOG.info("task %s goes back to the queue: %s", task.id, refusal or "not now")
             self._publisher.send_later(Shipment(held, [self._again(held.delivery)], "not-now"))
             return
         except TaskAborted:
             results = [Result(b"the worker aborted the task", TaskStatus.RESULT_EXCEPTION)]
             messages = self._outgoing_all(results, task.message)
         except InvalidTask as error:
-            results = [Result(_said(error), TaskStatus.INVALID_TASK)]
+            results = [Result(_text_of(error), TaskStatus.INVALID_TASK)]
             messages = self._outgoing_all(results, task.message)
         except BaseException as error:
-            text = _said(error)
-            _LOG.warning("task %s failed: %s: %s", task.id, type(error).__name__, text.decode(), exc_info=_shown(error))
+            text = _text_of(error)
+            _LOG.warning(
+                "task %s failed: %s: %s", task.id, type(error).__name__, text.decode(), exc_info=_loggable(error)
+            )
             results = [Result(f"{type(error).__name__}: ".encode() + text, TaskStatus.RESULT_EXCEPTION)]
             messages = self._outgoing_all(results, task.message)
         finally:
@@ -336,7 +338,7 @@ class Worker:
         if not held.alive:
             self.inputs.remove(held)
             self.counts.add("aborted")
-            _LOG.info("the results of task %s are dropped, since the broker gives it out again", task.id)
+            _LOG.info("the results of task %s are dropped, since the broker delivers it again", task.id)
             return
         outcome = _OUTCOMES.get(results[0].status, "success") if results else "success"
         self._publisher.send(Shipment(held, messages, outcome))
@@ -357,12 +359,12 @@ class Worker:
         return Outgoing("", result.queue or self.config.output_queue, encode_properties(properties), body)
 
     def _again(self, delivery: Delivery) -> Outgoing:
-        """The message as it came, for the input queue."""
+        """The message as it came, to be sent to the input queue again."""
         retries = stamps.retries_of(delivery, self.config)
         entries = {stamps.RETRY: retries} if retries else {}
         return Outgoing("", self.config.input_queue, stamps.restamped(delivery, entries), delivery.body)
 
-    # Beginning and end.
+    # Queues, connections and the end.
 
     def _declare(self, channel: Channel) -> None:
         for name in self.config.queues:
@@ -375,10 +377,10 @@ class Worker:
                 ) from error
 
     def _changed(self) -> None:
-        """Called by the connections when something went up or down; must not wait."""
+        """Called by the connections when their state changes; must not block."""
         lost = self.inputs.drop_lost()
         if lost:
-            _LOG.warning("%d tasks in hand went back to the broker; they are told to abort", lost)
+            _LOG.warning("%d unfinished tasks went back to the broker; they are asked to abort", lost)
         for connection in (self._intake, self._results):
             if connection.failure is not None and not self._stopping.is_set():
                 self._fail(connection.failure)
@@ -389,9 +391,10 @@ class Worker:
             self._stopping.set()
             threading.Thread(target=self._end, name="worker end", daemon=True).start()
 
-    def _await_empty(self, deadline: float, *, begun: bool = True) -> None:
+    def _await_empty(self, deadline: float, *, aborted_too: bool = True) -> None:
+        """Wait until no inputs are left, or none but aborted tasks."""
         while self.failure is None and time.monotonic() < deadline:
-            if not any(begun or held.task is None or not held.task.aborted for held in self.inputs.all()):
+            if not any(aborted_too or held.task is None or not held.task.aborted for held in self.inputs.all()):
                 return
             time.sleep(0.02)
 
@@ -420,15 +423,15 @@ class Worker:
         return Part("consumer", f"queue {self.config.input_queue} is not consumed" if gone else "")
 
 
-def _said(error: BaseException) -> bytes:
+def _text_of(error: BaseException) -> bytes:
     try:
         return str(error).encode("utf-8", "replace")
     except Exception:
         return b"its text is unknown, since its __str__ fails"
 
 
-def _shown(error: BaseException) -> BaseException | None:
-    """The error for a log, which asks for its text as well."""
+def _loggable(error: BaseException) -> BaseException | None:
+    """The error, if its `__str__` works, which a log record needs."""
     try:
         str(error)
     except Exception:

@@ -1,4 +1,4 @@
-"""A delivery while it is worked through."""
+"""A delivery that is being handled."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from remuda.model.durations import SECOND
 D = TypeVar("D", bound=BaseDelivery[Any])
 
 FinishedCalls = list[tuple[list[int], CallResult]]
-"""Rows of a delivery, and how the call for them ended."""
+"""Rows of a delivery, with the result of their call."""
 
 LINGER: Final = 0.25
-"""Seconds after which what has not begun goes back, so that another worker can take it."""
+"""Seconds after which rows that have not begun are given back, so that another worker can take them."""
 RENEW: Final = 10.0
-"""How often, in seconds, the lease of a delivery in work is renewed; more often where it is short."""
+"""Seconds between renewals of a lease; a short lease is renewed more often."""
 _PER_LEASE: Final = 3
-"""How often a short lease is renewed in the time that it lasts."""
+"""How often a short lease is renewed before it would expire."""
 
 
 def renewal_interval(lease: int) -> float:
@@ -32,7 +32,7 @@ def renewal_interval(lease: int) -> float:
 
 
 class DeliveryState(msgspec.Struct, frozen=True):
-    """A delivery as it was left: calls that finished, one that runs, rows that have not begun."""
+    """How far a delivery has got: finished calls, the rows of the running call, and rows that have not begun."""
 
     finished: FinishedCalls
     running: list[int]
@@ -40,20 +40,20 @@ class DeliveryState(msgspec.Struct, frozen=True):
 
 
 class ActiveDelivery(Generic[D]):
-    """Where a worker and whoever watches it agree on which rows have begun, and on which of them answers.
+    """The state that a worker and the watchdog share: which rows have begun, and which of the two settles the delivery.
 
-    A worker says of each call that it begins and how it ended, or it takes the rows out of `waiting` one by one: that
-    needs no lock, since whoever takes a row out has it alone.
+    A worker reports each call by `begin` and `ended`, or it takes rows out of `waiting` one by one. The latter needs no
+    lock, since a row can be taken out only once.
     """
 
     def __init__(self, delivery: D) -> None:
         self.delivery = delivery
         self.ended: CallResult | None = None
-        """How the call that was begun has ended. Only the worker says so, and whoever asks next takes it from here."""
+        """The result of the call that was begun; set by the worker, and collected at the next `begin` or `close`."""
         self.waiting = deque(range(len(delivery)))
-        """Rows that have not begun, in their order."""
-        self.in_turn: int | None = None
-        """For a worker that takes them out one by one: of how many, from the first one on, the calls have ended."""
+        """Rows that have not begun, in order."""
+        self.ended_rows: int | None = None
+        """For a worker that takes rows out one by one: how many calls have ended, counted from the first row."""
         self._guard = threading.Lock()
         self._finished: FinishedCalls = []
         self._running: list[int] = []
@@ -63,7 +63,7 @@ class ActiveDelivery(Generic[D]):
         self._renew_at: float | None = None
 
     def begin(self, rows: list[int]) -> bool:
-        """A call begins; False if its rows have been given back, or somebody else has answered for the delivery."""
+        """A call begins; False if its rows have been given back, or the delivery has been closed."""
         with self._guard:
             if self._closed:
                 return False
@@ -82,11 +82,11 @@ class ActiveDelivery(Generic[D]):
             return True
 
     def note(self, row: int, result: CallResult) -> None:
-        """A row taken out of `waiting` did not simply end well."""
+        """Record the result of a row taken out of `waiting`, unless it is plain success."""
         self._finished.append(([row], result))
 
     def close(self) -> DeliveryState | None:
-        """What to answer for the delivery; None if somebody else does."""
+        """The state to settle; None if the delivery has been closed already, and is settled elsewhere."""
         with self._guard:
             if self._closed:
                 return None
@@ -94,12 +94,12 @@ class ActiveDelivery(Generic[D]):
                 self._note_ended(self.ended)
             self._closed = True
             waiting = self._take_waiting()
-            if self.in_turn is not None:
-                self._note_taken(self.in_turn, len(self.delivery) - self._given_back - len(waiting))
+            if self.ended_rows is not None:
+                self._note_taken(self.ended_rows, len(self.delivery) - self._given_back - len(waiting))
             return DeliveryState(self._finished, self._running, waiting)
 
     def give_back(self, now: float) -> list[int]:
-        """Rows to give back because the delivery takes long."""
+        """The rows to give back because the delivery takes long."""
         if now < self._began + LINGER or not self.waiting:
             return []
         with self._guard:
@@ -110,7 +110,7 @@ class ActiveDelivery(Generic[D]):
             return rows
 
     def _take_waiting(self) -> list[int]:
-        """The worker may take rows out meanwhile, from the other end."""
+        """Take out all rows. The worker may take some out meanwhile, from the other end."""
         waiting, rows = self.waiting, list[int]()
         while waiting:
             try:
@@ -121,19 +121,19 @@ class ActiveDelivery(Generic[D]):
         return rows
 
     def _note_taken(self, ended: int, begun: int) -> None:
-        """What has become of the rows that were taken out. A call may just have ended badly, and be told of already."""
-        told = {row for rows, _ in self._finished for row in rows}
-        well = [row for row in range(ended) if row not in told] if told else list(range(ended))
-        if well:
-            self._finished.append((well, DONE))
-        self._running = [row for row in range(ended, begun) if row not in told]
+        """Sort the rows taken out into finished and running. The last may have a result but not be counted as ended."""
+        noted = {row for rows, _ in self._finished for row in rows}
+        succeeded = [row for row in range(ended) if row not in noted] if noted else list(range(ended))
+        if succeeded:
+            self._finished.append((succeeded, DONE))
+        self._running = [row for row in range(ended, begun) if row not in noted]
 
     def _note_ended(self, result: CallResult) -> None:
         self._finished.append((self._running, result))
         self._running, self.ended = [], None
 
     def must_renew(self, now: float, clock: Clock) -> bool:
-        """Whether the lease needs renewing. Whoever is told so renews it, and says `renewed`."""
+        """Whether the lease needs renewing. If so, the caller must renew it and call `renewed`."""
         if self._renew_at is None:
             self._renew_at = now + renewal_interval(self.delivery.deadline - clock())
         if now < self._renew_at:

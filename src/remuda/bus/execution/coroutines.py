@@ -1,5 +1,5 @@
-"""A pool of coroutines: on a loop of their own, so that one that blocks it blocks no other queue, or on the
-application's loop, where what it made at startup works."""
+"""Pools of coroutines: on a loop of their own, so that a blocking handler holds up no other queue, or on the
+application's loop, where the objects that it created at startup work."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class AsyncWorkers:
         self.processor = processor
         self.deliveries: set[ActiveDelivery[AsyncDelivery]] = set()
         self.tasks: dict[asyncio.Task[Any], ActiveDelivery[AsyncDelivery] | None] = {}
-        """Workers, and the calls that have tasks of their own with what they belong to."""
+        """The tasks of workers, and those of calls with their delivery."""
         self.watched = WatchedThread(label, self._attend, self.abandoned)
         self._stopping = stopping
 
     def abandoned(self) -> None:
-        """Called by the watchdog for a loop that does not get on."""
+        """Called by the watchdog for a loop that stays blocked."""
 
     async def run(self) -> None:
         await asyncio.gather(*(self.task(self._worker()) for _ in range(self.processor.settings.threads)))
@@ -60,8 +60,8 @@ class AsyncWorkers:
         for task in list(self.tasks):
             task.cancel()
 
-    async def answer_for_all(self, others: CallResult, culprit: ActiveDelivery[AsyncDelivery] | None = None) -> None:
-        """Answer for every delivery on this loop."""
+    async def settle_all(self, others: CallResult, culprit: ActiveDelivery[AsyncDelivery] | None = None) -> None:
+        """Settle every delivery on this loop: running calls as `others`, that of the culprit as timed out."""
         for active in list(self.deliveries):
             state = active.close()
             if state is None:
@@ -90,7 +90,7 @@ class AsyncWorkers:
                 await asyncio.sleep(PAUSE)
 
     async def _handle(self, delivery: AsyncDelivery) -> bool:
-        """Run the handlers for a delivery and settle it; False if somebody else answered for it."""
+        """Run the handlers for a delivery and settle it; False if it was settled elsewhere."""
         active = ActiveDelivery(delivery)
         self.deliveries.add(active)
         keeper = asyncio.get_running_loop().call_later(LINGER, self._give_back, active) if len(delivery) > 1 else None
@@ -128,7 +128,7 @@ class AsyncWorkers:
         return self.timed_out() if result.reason == "timed out" else result
 
     def _give_back(self, active: ActiveDelivery[AsyncDelivery]) -> None:
-        """A delivery takes long: what has not begun goes back."""
+        """Give back the rows of a slow delivery that have not begun."""
         if rows := active.give_back(time.monotonic()):
             self.task(self._release(active, rows))
 
@@ -197,9 +197,9 @@ class _LoopThread(AsyncWorkers):
         self.thread = threading.Thread(target=self._run_thread, name=f"remuda-{queue}", daemon=True)
 
     def give_up(self) -> None:
-        """The pool has stopped, and does not wait any longer."""
+        """Interrupt the calls and give their messages back: the pool has stopped and waits no longer."""
         self.watched.give_up()
-        run_on_new_loop(self.answer_for_all(CallResult(Outcome.RELEASE, "stopped before it ended")))
+        run_on_new_loop(self.settle_all(CallResult(Outcome.RELEASE, "stopped before it ended")))
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.cancel)
 
@@ -209,7 +209,7 @@ class _LoopThread(AsyncWorkers):
         try:
             loop.run_until_complete(self._work())
         except HandlerTimeout:
-            # The interrupt for a blocked loop came when it had just become free.
+            # The interrupt arrived when the loop had just become free.
             self.abandoned()
         finally:
             self._pool.watchdog.remove(self.watched)
@@ -229,14 +229,14 @@ class _LoopThread(AsyncWorkers):
             await asyncio.sleep(_BEAT)
 
     def abandoned(self) -> None:
-        """The loop is blocked, or gone: answer for its calls, and go on with another. Only the culprit is charged."""
+        """The loop is blocked or has ended: settle its calls and start another. Only the culprit's attempt counts."""
         self.watched.abandoned = True
         assert self._loop is not None
         running = asyncio.current_task(self._loop)
         culprit = self.tasks.get(running) if running is not None else None
         neighbour = CallResult(Outcome.RELEASE, "another coroutine blocked its loop")
         try:
-            run_on_new_loop(self.answer_for_all(neighbour, culprit))
+            run_on_new_loop(self.settle_all(neighbour, culprit))
         finally:
             self._pool.replace(self)
 
@@ -274,19 +274,19 @@ class SharedLoopPool:
 
     def abandon(self) -> None:
         self._watchdog.remove(self._workers.watched)
-        run_on_new_loop(self._workers.answer_for_all(CallResult(Outcome.RELEASE, "stopped before it ended")))
+        run_on_new_loop(self._workers.settle_all(CallResult(Outcome.RELEASE, "stopped before it ended")))
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._workers.cancel)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """End what is left on a loop; what ignores it is left behind."""
+    """Cancel the tasks left on a loop, and close it. A task that ignores this is abandoned."""
     try:
         if tasks := asyncio.all_tasks(loop):
             for task in tasks:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
-            # What is still there was reported when it was left behind.
+            # What is left was reported when it was abandoned.
             loop.set_exception_handler(lambda loop, context: None)
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:

@@ -1,4 +1,4 @@
-"""From how a call ended to what becomes of the message: acknowledged, tried again, moved or dead."""
+"""Decides by a call's result what becomes of the message: acknowledged, retried, moved to a failover queue, or dead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from remuda.bus.broker_api import Clock, Outcome, Settlement, outcome_of, settlement
+from remuda.bus.broker_api import Clock, Outcome, Settlement, settlement
 from remuda.bus.handlers.exceptions import Dead
 from remuda.bus.handlers.result import CallResult
 from remuda.bus.observing.logs import log_error
@@ -22,16 +22,16 @@ _log = logging.getLogger("remuda.bus")
 _text = lru_cache(256)(text)
 
 Threshold = Callable[[str, str, str], None]
-"""Told the queue, the message's id and the reason."""
+"""Called with the queue, the message's id and the reason."""
 
 _KEPT: Final = (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.DEAD)
 
 Fate = tuple[Settlement, str | None]
-"""What the broker is told of a message, and the queue that goes on with it, if any."""
+"""How a message is settled, and the failover queue that it moves to, if any."""
 
 
 class FailurePolicy:
-    """Decides by the rules of one queue, and logs what happens next when it is not success."""
+    """Decides by the settings of one queue, and logs every outcome but success."""
 
     def __init__(self, queue: str, settings: QueueSettings, on_threshold: Threshold | None, clock: Clock) -> None:
         self._queue = queue
@@ -49,7 +49,7 @@ class FailurePolicy:
                     extra=self._fields(message_id, attempt),
                 )  # fmt: skip
             return settlement(result.outcome, reason, result.delay or None, consumer, detail), None
-        self._count(message_id, attempt, reason)
+        self._check_threshold(message_id, attempt, reason)
         delay = None if result.final else self._retry.after(attempt)
         if delay is None:
             return self._give_up(result, message_id, attempt, consumer)
@@ -61,14 +61,14 @@ class FailurePolicy:
             log_error(
                 _log, level, "%s: attempt %d of %d of message %s %s: %s; next attempt %s",
                 self._queue, attempt, self._retry.max_retries + 1, message_id,
-                "asks for another" if requested else "failed", reason, f"in {_text(delay)}" if delay else "now",
+                "asked for a retry" if requested else "failed", reason, f"in {_text(delay)}" if delay else "now",
                 error=result.error, traceback=result.traceback, extra=self._fields(message_id, attempt),
             )  # fmt: skip
         return settlement(Outcome.RETRY, reason, delay, consumer, detail), None
 
     def failure_reply(self, headers: Mapping[str, str], result: CallResult, fate: Fate) -> Reply | None:
-        """Word of a failure for who asked for it, by the message's headers: at the end, and to a caller as soon as
-        waiting is in vain."""
+        """The reply that reports a failure, if the headers ask for one: once the message has failed for good, and to a
+        `call` also when the next attempt would come after its deadline."""
         callback = headers.get(names.CALLBACK)
         called = callback is not None and callback.startswith(REPLY_TOPIC)
         target = callback if called else headers.get(names.FAILURE_CALLBACK)
@@ -77,16 +77,16 @@ class FailurePolicy:
         settled, moved_to = fate
         if moved_to is not None:
             return None
-        if outcome_of(settled) is Outcome.RETRY:
+        if settled.outcome is Outcome.RETRY:
             next_attempt = self._clock() + (settled.delay or 0)
             if not called or next_attempt < _deadline(headers.get(names.CALL_DEADLINE)):
                 return None
-        said = {
+        error_headers = {
             names.EXCEPTION: result.reason or "failed",
             names.ERROR_TYPE: result.error_type or "Exception",
             names.GROUP: self._queue,
         }
-        return Reply(target, (result.detail or "").encode(), "text/plain", said)
+        return Reply(target, (result.detail or "").encode(), "text/plain", error_headers)
 
     def _give_up(self, result: CallResult, message_id: str, attempt: int, consumer: str) -> Fate:
         target = self._settings.failover
@@ -105,10 +105,10 @@ class FailurePolicy:
         """For logs that programs read."""
         return {"queue": self._queue, "message_id": message_id, "attempt": attempt}
 
-    def _count(self, message_id: str, attempt: int, reason: str | None) -> None:
-        """Tell of a message that has failed so often that somebody should know, once."""
+    def _check_threshold(self, message_id: str, attempt: int, reason: str | None) -> None:
+        """Call the threshold callback if this attempt is the one that reaches the threshold."""
         threshold = self._retry.threshold
-        # An attempt beyond the last is never made: it tells that the last one was lost together with its worker.
+        # An attempt beyond the last is never made: this number means that the last was lost together with its worker.
         lost = attempt == self._retry.max_retries + 2
         if self._on_threshold is None or threshold is None or attempt - lost != threshold:
             return

@@ -1,7 +1,7 @@
-"""The calls of a handler that wants nothing but the body, one after the other, for the least that a call can cost.
+"""The fast path for handlers that take nothing but the body: their calls, one after the other.
 
-What it does for a message is what `HandlerCall` does, without an object for each of its parts: a message, for example,
-is made when somebody asks for it. Whatever is not ordinary goes to `HandlerCall` after all.
+It does what `HandlerCall` does with fewer objects; a `Message`, for example, is created only when it is asked for.
+Errors and replies are left to `HandlerCall`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remuda.model.messages import Column, cell
 
 
 def plain_handler(dispatcher: Dispatcher, attempts: list[int]) -> Handler | None:
-    """Whose calls may be made so, for messages that were attempted so often."""
+    """The handler whose calls can take this path, given the attempts of the messages; None if there is none."""
     handler = dispatcher.plain_handler()
     return handler if handler is not None and max(attempts) <= dispatcher.settings.retry.max_retries + 1 else None
 
@@ -42,7 +42,7 @@ def run_plainly(
     bodies, mime_type = messages.bodies, messages.mime_type
     asked = handler.options.keep_result or _asks(messages.headers)
     next_row, stops, before = active.waiting.popleft, stopping.is_set, forks[0]
-    active.in_turn = 0
+    active.ended_rows = 0
     token = current.set(None)
     try:
         while not stops():
@@ -67,7 +67,7 @@ def run_plainly(
             else:
                 if (asked and handler.replies) or context._response is not None:
                     active.note(row, HandlerCall(handler, (context,), environment, True).result(result))
-            active.in_turn = row + 1
+            active.ended_rows = row + 1
     finally:
         current.reset(token)
 
@@ -79,7 +79,7 @@ def _failure(call: HandlerCall, error: BaseException, before: int) -> Any:
 
 
 def _asks(headers: Column[Mapping[str, str]]) -> bool:
-    """Whether any of the messages may want to know the result."""
+    """Whether any of the messages asks for a reply or to keep the result."""
     if not isinstance(headers, list):
         return bool(headers) and (names.CALLBACK in headers or names.KEEP_RESULT in headers)
     return any(map(_asks, headers))

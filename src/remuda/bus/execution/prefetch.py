@@ -1,4 +1,4 @@
-"""How a worker takes messages: how many at once, and whether it lets some gather first."""
+"""How many messages a worker pulls at once, and how long it lets them gather first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FRESH: Final = 0.05
 
 
 class AdaptivePrefetch:
-    """More messages at once while they are quick, also to fail; one while they are slow or a crash lies behind.
+    """Pulls more messages at once while they are handled quickly, fewer while they are slow or after a crash.
 
-    If the power fails, everything taken counts as attempted once; where there is no second attempt, a worker therefore
-    takes one message at a time (`fixed`).
+    If the power fails, every message pulled counts as attempted. Where there is no second attempt, a worker therefore
+    pulls one message at a time (`fixed`).
     """
 
     def __init__(self, fixed: int | None, most: int, arrivals: ArrivalRate) -> None:
@@ -35,10 +35,10 @@ class AdaptivePrefetch:
         self._began = time.monotonic()
 
     def end(self, delivery: BaseDelivery[Any], *, lost: bool) -> float:
-        """A delivery was worked through, or `lost` with who did. Gives how many seconds to wait before asking again.
+        """A delivery was handled, or `lost` together with its worker. Returns how many seconds to wait before the next.
 
-        Where messages come faster than they are worth a turn each, and none is left, a moment in which more can come
-        costs everyone less.
+        If messages arrive so fast that pulling them one by one costs more than handling them, and none is left,
+        waiting a moment for more is cheaper for everyone.
         """
         took = time.monotonic() - self._began
         if self._fixed is None:
@@ -53,25 +53,25 @@ class AdaptivePrefetch:
 
 
 class ArrivalRate:
-    """How fast messages come to a queue, as all its workers see it together."""
+    """How fast messages arrive at a queue; shared by its workers."""
 
     def __init__(self) -> None:
         self._newest = 0
         self._turn = 0.0
 
     def seconds_apart(self, delivery: BaseDelivery[Any]) -> float:
-        """How many seconds lie between messages since the delivery before this one, on average."""
+        """The average seconds between messages since the previous delivery."""
         created = delivery.messages.created
         newest = created[-1] if isinstance(created, list) else created
         since, self._newest = newest - self._newest, newest
         return since / SECOND / len(delivery)
 
     def age(self, now: float) -> float:
-        """How many seconds ago the newest message was made. If that is long, others wait behind it, also where the
-        broker cannot tell of them."""
+        """The seconds since the newest message delivered was published. If that is long, others wait behind it, even if
+        the broker cannot say how many."""
         return now - self._newest / SECOND
 
     def turn(self, now: float) -> float:
-        """How many seconds a worker waits so that messages can gather. Several take turns: one asks every 2 ms."""
+        """The seconds that a worker waits for messages to gather. Workers take turns: one pulls every 2 ms."""
         self._turn = min(max(self._turn, now) + _GATHERING, now + _LONGEST)
         return self._turn - now

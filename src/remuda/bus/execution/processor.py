@@ -1,4 +1,4 @@
-"""One queue's work: its dispatcher, and what becomes of the messages that were handled."""
+"""One queue's processing: its dispatcher, and settling the messages that were handled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SendReply = Callable[[Message, Reply], None]
 
 _MOST: Final = 256
 _LOST: Final = 60 * SECOND
-"""For how long a lease counts as renewed that is held no longer, as when its queue was removed: nothing can be done."""
+"""How long to wait before renewing again a lease that is lost, for example because the queue was removed."""
 
 
 class QueueProcessor:
@@ -42,9 +42,9 @@ class QueueProcessor:
         self.broker = broker
         self.clock = clock
         self.trouble: str | None = None
-        """Why the last thing asked of the broker was refused, if it was."""
+        """Why the broker refused the last request, if it did."""
         self.on_result: Callable[[Any], None] | None = None
-        """Told of each result, by tests."""
+        """Called with each result; set by tests."""
         self._send_reply = send_reply
         self._failure_policy = FailurePolicy(dispatcher.queue, dispatcher.settings, on_threshold, clock)
         self._arrival_rate = ArrivalRate()
@@ -56,7 +56,7 @@ class QueueProcessor:
         return AdaptivePrefetch(fixed, most, self._arrival_rate)
 
     def renew(self, delivery: BaseDelivery[Any]) -> int:
-        """Renew a lease, and tell for how long: the queue's `acknowledge_timeout`, which may change at any time."""
+        """Renew a lease, and return for how long: the queue's `acknowledge_timeout`, which may change at any time."""
         if not self.broker.renew(delivery):  # type: ignore[arg-type]
             return _LOST
         return self.broker.queue(self.queue).options.acknowledge_timeout
@@ -64,7 +64,7 @@ class QueueProcessor:
     def pending(
         self, delivery: BaseDelivery[Any], finished: FinishedCalls, released: Sequence[int] = ()
     ) -> PendingSettlement:
-        """What is to be done about calls that finished, and about rows that were not begun."""
+        """How to settle finished calls, and rows that were not begun."""
         fates: dict[Fate, list[int]] = {}
         replies: list[tuple[int, Reply]] = []
         consumer = delivery.consumer
@@ -102,5 +102,5 @@ class QueueProcessor:
         released: Sequence[int] = (),
         stopping: threading.Event | None = None,
     ) -> None:
-        """Settle it now, from a thread."""
+        """Settle a delivery in this thread."""
         self.pending(delivery, finished, released).apply(stopping or threading.Event())

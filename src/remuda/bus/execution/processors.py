@@ -1,4 +1,4 @@
-"""What works on each queue of a bus: its handlers with their settings, and the bus's own."""
+"""Creates the processor of each queue of a bus, and the runner for all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("remuda.bus")
 
 
 class Processors:
-    """Makes them anew for whoever is to run them, after the settings of that moment."""
+    """Creates processors for each run or test, from the handlers and settings at that time."""
 
     def __init__(
         self, bus: Bus, environment: Callable[[MiddlewareStack, QueueSettings | None], CallEnvironment]
@@ -64,7 +64,7 @@ class Processors:
         return chosen
 
     def declare(self, broker: Broker) -> None:
-        """Make the queues of all handlers at a broker what they have to be."""
+        """Declare the queues of all handlers at a broker."""
         patterns: dict[str, list[str]] = {}
         for handler in self._bus.handlers:
             patterns.setdefault(handler.queue, []).extend(handler.topics)
@@ -82,7 +82,7 @@ class Processors:
         return made
 
     def runner(self, loop: asyncio.AbstractEventLoop | None) -> Runner:
-        """For all of them; tells of settings and queues that no handler here has."""
+        """A runner for all queues. Warns of settings and queues that no handler here has."""
         bus = self._bus
         processors = self.all()
         mine = [processor.queue for processor in processors]
@@ -92,7 +92,7 @@ class Processors:
         targets = [one.settings.failover for one in processors if one.settings.failover is not None]
         bus.schedules.plan_all()
         runner = Runner(processors, bus.broker, bus.deliver, loop)
-        # Once handlers are at work: a broker with many queues takes its time to tell of all of them.
+        # Once handlers are running: a broker with many queues takes a while to list them.
         runner.on_started = lambda: declaring.warn_of_orphans(bus.broker, bus.url, mine, targets)
         return runner
 
@@ -110,7 +110,7 @@ class Processors:
         return QueueProcessor(dispatcher, bus.broker, self._send_reply, on_threshold, bus.now)
 
     def _send_reply(self, message: Message, reply: Reply) -> None:
-        """Publish what a call caused. If the broker refuses a reply for now, it is kept and tried again by itself."""
+        """Publish the reply of a call. One that cannot be published is kept in `CALLBACKS` and retried from there."""
         bus = self._bus
         headers = {**child_headers(message.headers, message.id), **reply.headers}
         answer = Message(reply.topic, reply.body, id=reply.id, mime_type=reply.mime_type, headers=headers)
@@ -121,7 +121,7 @@ class Processors:
             bus.publish_messages([answer])
         except Exception as error:
             _log.warning(
-                "the reply to %s is kept: %s did not take it, and it will be tried again: %s",
+                "the reply to %s could not be published to %s; it is kept and will be retried: %s",
                 message.id, reply.topic, error,
             )  # fmt: skip
             bus.broker.publish(answer, queue=CALLBACKS)

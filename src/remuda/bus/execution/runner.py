@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from remuda.bus.broker_api import Broker
 from remuda.bus.execution.processor import QueueProcessor
@@ -17,13 +17,18 @@ from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
 from remuda.model.errors import BrokerClosed, InvalidOption, RemudaError
 from remuda.model.messages import Messages
-from remuda.signals import wait_hearing_signals
+from remuda.signals import wait_for_event
 
 if TYPE_CHECKING:
     import asyncio
 
 _log = logging.getLogger("remuda.bus")
-_IDLE_LOOK = 0.01
+_IDLE_POLL = 0.01
+_WORKERS: Final = {
+    ExecutorKind.THREADS: ("thread", "threads"),
+    ExecutorKind.ASYNCIO: ("coroutine", "coroutines"),
+    ExecutorKind.PROCESSES: ("process", "processes"),
+}
 
 Publish = Callable[[Messages], list[str]]
 
@@ -66,19 +71,22 @@ class Runner:
             self.stop(0)
             raise
         for processor in self._processors:
-            _log.info("%s: %d %s", processor.queue, processor.settings.threads, _executor(processor).value)
+            _log.info("%s: %s", processor.queue, _concurrency(processor))
 
     def wait(self) -> None:
-        """Until someone asks to stop."""
-        wait_hearing_signals(self._stopped)
+        """Wait until `ask_to_stop` or `stop` is called."""
+        wait_for_event(self._stopped)
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
-        """Until nothing waits and nothing runs. Messages that wait for their time do not count."""
+        """Wait until no message is waiting or being handled; delayed messages do not count.
+
+        False if the time ran out or the runner was asked to stop.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._is_idle():
             if self._stopped.is_set() or (deadline is not None and time.monotonic() > deadline):
                 return False
-            time.sleep(_IDLE_LOOK)
+            time.sleep(_IDLE_POLL)
         return True
 
     @property
@@ -89,7 +97,10 @@ class Runner:
         self._stopped.set()
 
     def stop(self, grace: float) -> bool:
-        """Take in nothing more, let what runs end within `grace` seconds, give back the rest."""
+        """Pull nothing more, give running calls `grace` seconds to end, and return the rest to the queues.
+
+        Returns whether all calls ended in time.
+        """
         self._stopped.set()
         with self._guard:
             if self._ended.is_set():
@@ -104,7 +115,9 @@ class Runner:
                 try:
                     pool.abandon()
                 except RemudaError as error:
-                    _log.error("messages could not be given back: %s; they will be when their lease is over", error)
+                    _log.error(
+                        "messages could not be returned to their queue: %s; they return when their lease expires", error
+                    )
             self._watchdog.stop()
             self.running = False
             self._clean = not late
@@ -113,7 +126,7 @@ class Runner:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps some queue from being worked on, if anything does."""
+        """What keeps a queue from being processed, if anything does."""
         return next((one.trouble for one in self._processors if one.trouble is not None), None)
 
     def _is_idle(self) -> bool:
@@ -140,8 +153,15 @@ class Runner:
                 return ThreadWorkerPool(processor, self._watchdog)
 
 
+def _concurrency(processor: QueueProcessor) -> str:
+    """The number of workers in words, such as `4 threads`."""
+    one, many = _WORKERS[_executor(processor)]
+    count = processor.settings.threads
+    return f"{count} {one if count == 1 else many}"
+
+
 def _executor(processor: QueueProcessor) -> ExecutorKind:
-    """The one asked for, else coroutines for coroutines and threads for functions."""
+    """The configured executor; by default asyncio for coroutines and threads for plain functions."""
     asked = processor.settings.executor
     coroutine = next((handler for handler in processor.dispatcher.handlers if handler.is_async), None)
     if asked is ExecutorKind.THREADS and coroutine is not None:

@@ -1,4 +1,4 @@
-"""From start to stop: hooks, the loop that coroutines run on, workers and companions, in their order."""
+"""Starts and stops a bus: hooks, the event loop, workers and companions, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remuda.bus.lifecycle import Lifecycle
 from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import RemudaError
 from remuda.model.options import read_duration
-from remuda.signals import HEARING
+from remuda.signals import SIGNAL_POLL
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +27,7 @@ _log = logging.getLogger("remuda.bus")
 
 
 class Running:
-    """Whether handlers run, and who waits for them."""
+    """The running state of one bus."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Running:
         self._process = os.getpid()
 
     def leave_to_parent(self) -> None:
-        """In a fork: the threads of handlers, and the loop, are the parent's. Here nothing runs until it is started."""
+        """In a forked process, forget the parent's threads and loop: here nothing runs until it is started."""
         if self._process != (process := os.getpid()):
             self._process = process
             self.runner, self._loop_thread, self._loop_holder.loop, self._waiting_runs = None, None, None, 0
@@ -144,14 +144,14 @@ class Running:
                 return await asyncio.shield(starting)
             except BaseException:
                 self._abandon_opening()
-                await asyncio.wait({starting})  # cancelling does not stop the thread that starts them
+                await asyncio.wait({starting})  # cancelling does not stop the thread that starts the workers
                 if self.runner is None:
                     await self.lifecycle.stop_async()
                 else:
                     await self.stop_async(10)
                 raise
         except BaseException:
-            # Or a later start without a loop would give its coroutines to this one, which may be gone by then.
+            # Otherwise a later start without a loop would use this one, which may be closed by then.
             self._loop_holder.loop = None
             raise
 
@@ -167,7 +167,7 @@ class Running:
         if self._waiting_runs:
             self.ask_to_stop()
         elif threading.current_thread().name.startswith("remuda-"):
-            # A handler that waited for all handlers would wait for itself.
+            # Called by a handler: waiting for all handlers, it would wait for itself.
             self.ask_to_stop()
             threading.Thread(target=self.end, args=(seconds,), name="stop-bus", daemon=True).start()
         else:
@@ -185,9 +185,9 @@ class Running:
         self._loop_holder.loop = None
 
     def end(self, grace: float) -> None:
-        """Stop, and wait until all has stopped; `grace` in seconds."""
+        """Stop, and wait until everything has stopped; `grace` is in seconds."""
         self.leave_to_parent()
-        # Not under the bus's lock: handlers that are to finish may need it.
+        # Not under the bus's lock: handlers may need it to finish.
         runner, self.runner = self.runner, None
         if runner is not None:
             try:
@@ -201,7 +201,7 @@ class Running:
             import asyncio
 
             if asyncio.get_running_loop() is self._loop_holder.loop:
-                raise RemudaError(f"handlers run on this loop, which must not wait for them; {instead}")
+                raise RemudaError(f"handlers run on this loop, so it must not block until they end; {instead}")
 
     def _check_not_running(self) -> None:
         if self.running:
@@ -232,10 +232,10 @@ class Running:
 
 
 async def _on_thread(wait: Callable[[], object]) -> None:
-    """Wait on another thread, while this one's loop never sleeps so long that a signal goes unheard."""
+    """Wait on another thread, while this loop wakes up often enough to run signal handlers."""
     import asyncio
 
     waiting = asyncio.ensure_future(asyncio.to_thread(wait))
     while not waiting.done():
-        await asyncio.wait({waiting}, timeout=HEARING)
+        await asyncio.wait({waiting}, timeout=SIGNAL_POLL)
     await waiting

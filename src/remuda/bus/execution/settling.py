@@ -1,4 +1,4 @@
-"""Replies to send and rows to settle once calls have finished."""
+"""Sends the replies and settles the rows of finished calls."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("remuda.bus")
 _PAUSE = 1.0
 _PERMANENT = (InvalidMessage, InvalidOption, NotFound, TypeError, ValueError, LookupError)
-"""What does not go away by itself."""
+"""Errors that a retry would not cure."""
 
 
 class PendingSettlement:
-    """Replies and rows, those with one fate together.
+    """The replies of a delivery, and its rows grouped by how they are settled.
 
-    If the broker cannot take them now, as on a full disk, it is asked again until it does or the pool stops: whatever
-    was handled is not handled again. What it will never take ends the message, with the reason.
+    If the broker cannot store them now, for example because the disk is full, this is retried until it can or the
+    pool stops, so that messages are not handled again. A reply that can never be stored makes its message dead.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PendingSettlement:
             except BrokerClosed:
                 raise
             except RemudaError as error:
-                self._complain(error)
+                self._note_trouble(error)
                 if stopping.wait(_PAUSE):
                     raise
 
@@ -66,14 +66,14 @@ class PendingSettlement:
             try:
                 if self._replies:
                     await asyncio.to_thread(self._reply)
-                for waiting in self._settle():
-                    await waiting
+                for settling in self._settle():
+                    await settling
                 self._processor.trouble = None
                 return
             except BrokerClosed:
                 raise
             except RemudaError as error:
-                self._complain(error)
+                self._note_trouble(error)
                 if stopping.is_set():
                     raise
                 await asyncio.sleep(_PAUSE)
@@ -88,7 +88,7 @@ class PendingSettlement:
             del self._replies[0]
 
     def _fail(self, row: int, reason: str) -> None:
-        """The message ends, since what has to follow from it cannot."""
+        """End a message whose reply cannot be sent."""
         for rows in self._fates.values():
             if row in rows:
                 rows.remove(row)
@@ -98,7 +98,7 @@ class PendingSettlement:
         _log.error("%s: message %s is dead: %s", self._processor.queue, self._delivery.messages.id(row), reason)
 
     def _settle(self) -> list[Awaitable[int]]:
-        """Gives what the delivery's answers gave: for a coroutine, something to await."""
+        """Settle the rows; for an asynchronous delivery, returns what has to be awaited."""
         whole = len(self._delivery)
         return [
             self._delivery.answer(
@@ -109,7 +109,7 @@ class PendingSettlement:
             for (settled, moved_to), rows in self._fates.items()
         ]
 
-    def _complain(self, error: RemudaError) -> None:
+    def _note_trouble(self, error: RemudaError) -> None:
         if self._processor.trouble != str(error):
-            _log.error("%s: what was handled cannot be settled yet: %s", self._processor.queue, error)
+            _log.error("%s: handled messages cannot be settled yet: %s", self._processor.queue, error)
         self._processor.trouble = str(error)

@@ -1,4 +1,4 @@
-"""Stopping in order at the first signal, at once at the second."""
+"""Stops a bus gracefully at the first signal, and the process at once at the second."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ class Stoppable(Protocol):
 
 
 def stopped_by_sigterm(bus: Stoppable, grace: Duration) -> AbstractContextManager[None]:
-    """Inside, SIGTERM stops the bus, unless the application has its own way with signals."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    return StopOnSignal(bus, grace, (signal.SIGTERM,)) if ours else nullcontext()
+    """Within this context, SIGTERM stops the bus, unless the application handles that signal itself."""
+    unhandled = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    return StopOnSignal(bus, grace, (signal.SIGTERM,)) if unhandled else nullcontext()
 
 
 class StopOnSignal(AbstractContextManager[None]):
-    """While this is entered, signals stop the bus."""
+    """Within this context, signals stop the bus."""
 
     def __init__(
         self, bus: Stoppable, grace: Duration, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
@@ -43,8 +45,8 @@ class StopOnSignal(AbstractContextManager[None]):
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        # The thread that stops the bus is there before the first signal: a handler that started it could come while
-        # this very thread is starting another, and wait for ever for a lock that it holds itself.
+        # The thread that stops the bus is started before the first signal. A signal handler that started it could
+        # interrupt this thread while it starts another, and wait for ever for a lock that this thread holds.
         self._pipe = os.pipe()
         self._thread = threading.Thread(target=self._stop, name="remuda-stop", daemon=True)
         self._thread.start()
@@ -65,8 +67,8 @@ class StopOnSignal(AbstractContextManager[None]):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
-            # Nothing is lost: what was being handled is given out again at the next start.
-            os.write(2, b"forced to quit; messages in hand are delivered again at the next start\n")
+            # Nothing is lost: messages in progress are delivered again at the next start.
+            os.write(2, b"forced to quit; messages in progress are delivered again at the next start\n")
             os._exit(128 + number)
         self._asked = True
         with suppress(OSError):
@@ -77,6 +79,6 @@ class StopOnSignal(AbstractContextManager[None]):
             return
         _log.info("stopping; running handlers have %s to finish. Press again to force quit", self._grace)
         while not self._over.is_set():
-            # Until the bus has begun to run there is nothing to stop, so ask until it is over.
+            # A request that comes before the bus runs has no effect, so repeat it until this context ends.
             self._bus.ask_to_stop()
             self._over.wait(_AGAIN)

@@ -1,4 +1,4 @@
-"""A pool of threads: each takes messages, runs a plain function on them, and settles."""
+"""A pool of threads: each pulls messages, calls the handler, and settles them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remuda.model.durations import SECOND, text
 
 
 class ThreadWorkerPool:
-    """As many threads as the queue's concurrency. One that is left behind is replaced."""
+    """As many threads as the queue's concurrency. One that is abandoned is replaced."""
 
     def __init__(self, processor: QueueProcessor, watchdog: Watchdog) -> None:
         self.processor = processor
@@ -71,9 +71,9 @@ class ThreadWorker:
         self.thread = threading.Thread(target=self._run, name=f"remuda-{pool.processor.queue}", daemon=True)
 
     def give_up(self) -> None:
-        """The pool has stopped, and does not wait any longer."""
+        """Interrupt the call and give its messages back: the pool has stopped and waits no longer."""
         self._watched.give_up()
-        self._answer_for(CallResult(Outcome.RELEASE, "stopped before it finished"))
+        self._settle_for(CallResult(Outcome.RELEASE, "stopped before it finished"))
 
     def _run(self) -> None:
         self._pool.watchdog.add(self._watched)
@@ -91,12 +91,12 @@ class ThreadWorker:
         return not self._watched.abandoned
 
     def _handle(self, delivery: Delivery) -> bool:
-        """Run the handlers for a delivery and settle it; False if somebody else answered for it."""
+        """Run the handlers for a delivery and settle it; False if it was settled elsewhere."""
         active = self._active = ActiveDelivery(delivery)
         stopping, timeout = self._pool.stopping, self._processor.settings.timeout
         try:
             if timeout is None:
-                # Nothing interrupts a call but an impatient stop, whose error is then an ordinary result.
+                # Only a stop whose grace has run out interrupts a call, and its error is then an ordinary result.
                 self._watched.begin(None)
             dispatcher, attempts = self._processor.dispatcher, delivery.attempts
             plain = plain_handler(dispatcher, attempts) if timeout is None else None
@@ -131,17 +131,17 @@ class ThreadWorker:
             finally:
                 self._watched.end()
         except HandlerTimeout:
-            # It came outside the handler. There is only one for each call, so nothing disturbs this.
+            # It came outside the handler. There is only one per call, so nothing interrupts this.
             self._watched.end()
         if self._watched.interrupted:
-            # Whatever it made of the interrupt: its time was up.
+            # Whatever the handler made of the interrupt, it timed out.
             return CallResult(
                 Outcome.NACK, f"timed out after {text(timeout)}", result.detail, error_type="HandlerTimeout"
             )
         return result
 
     def _attend(self, now: float) -> None:
-        """Called by the watchdog while a call runs."""
+        """Called by the watchdog while a call runs: give back rows that wait too long, and renew the lease."""
         active = self._active
         if active is None:
             return
@@ -151,15 +151,15 @@ class ThreadWorker:
             active.renewed(now, self._processor.renew(active.delivery))
 
     def _abandon(self) -> None:
-        """Called by the watchdog: answer for the call that does not end, give back the rest, and go on without it."""
+        """Called by the watchdog: settle the call that does not end, give back the rest, and start another thread."""
         timeout = text(self._processor.settings.timeout or 0)
         try:
-            self._answer_for(CallResult(Outcome.NACK, f"timed out after {timeout} and ignores the interrupt"))
+            self._settle_for(CallResult(Outcome.NACK, f"timed out after {timeout} and ignores the interrupt"))
         finally:
             self._pool.replace(self)
 
-    def _answer_for(self, running: CallResult) -> None:
-        """Answer for the worker, which is in a call; its own answer will then come too late."""
+    def _settle_for(self, running: CallResult) -> None:
+        """Settle for the worker, which is still in a call. When that ends, the worker finds the delivery closed."""
         active = self._active
         state = active.close() if active is not None else None
         if active is None or state is None:

@@ -1,4 +1,4 @@
-"""Watches running calls: interrupts those past their time, and gives up on those that ignore it."""
+"""Watches running calls: interrupts those that exceed their timeout, and abandons those that ignore the interrupt."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ _log = logging.getLogger("remuda.bus")
 GRACE: Final = 1.0
 """How long an interrupted call may take to end, in seconds."""
 _STEP: Final = 0.02
-_SACRED: Final = ("remuda.broker", "remuda.core", "remuda.log")
-"""Code that must never be interrupted: it would leave the queues, or the log, half changed."""
-
+_UNINTERRUPTIBLE: Final = ("remuda.broker", "remuda.core", "remuda.log")
+"""Packages whose code must not be interrupted: the queues or the log would be left half changed."""
 
 _here = threading.local()
 
 
 def check() -> None:
-    """Called where a handler comes back from the broker: raises `HandlerTimeout` if its time is up."""
+    """Called when a handler returns from the broker's code: raises `HandlerTimeout` if its time is up."""
     watched: WatchedThread | None = getattr(_here, "watched", None)
     if watched is not None:
         watched.check()
 
 
 class WatchedThread:
-    """One thread that must get on: it says `begin` and `end`, the watchdog looks whether the time in between is up."""
+    """A thread whose calls may time out: it calls `begin` and `end`, and the watchdog checks the time in between.
+
+    `attend` is called at each check, `abandon` once if the thread ignores the interrupt.
+    """
 
     def __init__(self, label: str, attend: Callable[[float], None], abandon: Callable[[], None]) -> None:
         self.label = label
@@ -49,7 +51,7 @@ class WatchedThread:
     def begin(self, timeout: float | None) -> None:
         _here.watched = self
         if timeout is None and not self._deadline:
-            # Nobody looks at the time, so there is nothing to agree on.
+            # No deadline, before or after: the watchdog does not read these fields, so no lock is needed.
             self.interrupted = self._wanted = False
             self._thread = threading.get_ident()
             return
@@ -59,7 +61,7 @@ class WatchedThread:
             self._deadline = time.monotonic() + timeout if timeout is not None else 0.0
 
     def end(self) -> None:
-        """The time stops. An interrupt that was sent but has not arrived is taken back. May be said twice."""
+        """The call has ended. An interrupt that was sent but has not arrived is taken back. May be called twice."""
         with self._guard:
             self._deadline = 0.0
             self._wanted = False
@@ -78,25 +80,25 @@ class WatchedThread:
         self._abandon()
 
     def give_up(self) -> None:
-        """Nobody waits for the call any more: end it if it can be finished."""
+        """Interrupt the call, since its result is no longer wanted."""
         with self._guard:
             self.abandoned = True
             if self._thread and self._thread != threading.get_ident():
                 self._interrupt()
 
     def _interrupt(self) -> None:
-        # While this thread looks and raises, it holds the interpreter: the other cannot go on in between. The error
-        # comes at its next step, which at the latest is the first of the next function that it calls.
+        # This thread holds the interpreter lock from the check to the raise, so the other thread cannot enter code of
+        # the broker in between. It raises the error at its next bytecode, at the latest when it calls a function.
         if self.interrupted:
             return
-        if _in_sacred_code(self._thread):
+        if _is_uninterruptible(self._thread):
             self._wanted = True
             return
         self.interrupted = True
         _raise_in(self._thread, HandlerTimeout)
 
     def check(self) -> None:
-        """In the thread itself: raise what could not be raised while it was in the broker's code."""
+        """Called by the thread itself: raise the interrupt that was held back while it was in the broker's code."""
         if not self._wanted and not self.abandoned:
             return
         with self._guard:
@@ -107,7 +109,7 @@ class WatchedThread:
 
 
 class Watchdog:
-    """One thread for all watched of a runner."""
+    """One thread that checks all watched threads of a runner."""
 
     def __init__(self) -> None:
         self._watched: set[WatchedThread] = set()
@@ -147,15 +149,15 @@ class Watchdog:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise in another thread at its next step, or take back what was to be raised."""
+    """Raise an error in another thread at its next bytecode; None takes back one that has not been raised yet."""
     target = ctypes.py_object(error) if error is not None else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
 
 
-def _in_sacred_code(thread: int) -> bool:
+def _is_uninterruptible(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_SACRED):
+        if frame.f_globals.get("__name__", "").startswith(_UNINTERRUPTIBLE):
             return True
         frame = frame.f_back
     return False

@@ -1,4 +1,4 @@
-"""What every pool of workers can do, and what pools share."""
+"""The interface of worker pools, and functions that they share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from remuda.model.errors import BrokerClosed, RemudaError
 _log = logging.getLogger("remuda.bus")
 
 POLL: Final = 0.2
-"""How long a worker asks for messages, in seconds, before it looks whether to stop."""
+"""How long a worker waits for messages, in seconds, before it checks whether to stop."""
 PAUSE: Final = 1.0
-"""How long a worker waits, in seconds, before it tries again what the broker refused."""
+"""How long a worker waits, in seconds, after an error before it tries again."""
 
 
 class WorkerPool(Protocol):
@@ -24,7 +24,7 @@ class WorkerPool(Protocol):
 
     def start(self) -> None: ...
     def stop(self) -> None:
-        """Take in nothing more; give back what has not begun."""
+        """Pull nothing more, and give back what has not begun."""
         ...
 
     def join(self, timeout: float) -> bool:
@@ -46,7 +46,7 @@ def join_all(threads: Iterable[threading.Thread], timeout: float) -> bool:
 
 
 def run_until_stopped(processor: QueueProcessor, stopping: threading.Event, step: Callable[[], bool]) -> None:
-    """Take steps until there are none left or the pool stops. After a failure the next step comes later."""
+    """Repeat a step until it returns False or the pool stops. After an error, the next one waits for `PAUSE`."""
     while not stopping.is_set():
         try:
             if not step():
@@ -61,4 +61,4 @@ def run_until_stopped(processor: QueueProcessor, stopping: threading.Event, step
 def report_trouble(processor: QueueProcessor, error: Exception) -> None:
     processor.trouble = str(error)
     known = isinstance(error, RemudaError)
-    _log.error("%s: a worker has to wait: %s", processor.queue, error, exc_info=None if known else error)
+    _log.error("%s: a worker failed and will try again: %s", processor.queue, error, exc_info=None if known else error)

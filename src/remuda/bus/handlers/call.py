@@ -1,4 +1,4 @@
-"""One call of a handler: decode, fill in values, run, and say how it ended. In any thread, loop or process."""
+"""One call of a handler: decode the body, fill in values, run, report the result. In any thread, loop or process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from remuda.bus.publishing.reply import Reply
 from remuda.bus.publishing.results import kept_result
 
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("remuda_context", default=None)
-"""The message being handled here, so that what is published meanwhile is linked to it."""
+"""The message being handled here; messages published meanwhile are linked to it."""
 
 forks: Final = [0]
-"""How many forks lie between this process and the first."""
+"""How many forks led to this process."""
 
 
 def _count_fork() -> None:
@@ -45,18 +45,18 @@ if hasattr(os, "register_at_fork"):
 class HandlerCall(msgspec.Struct, eq=False):
     """A handler with the messages for it: one, or several for a handler that takes a list.
 
-    Of several, the first stands for all where only one can be shown: to middleware, and to a handler that asks for one.
+    With several, middleware and parameters such as `Context` see the first.
     """
 
     handler: Handler
     _contexts: Sequence[Context]
     _environment: CallEnvironment
     _plain: bool = False
-    """Whether `is_plain` holds, as far as whoever calls has asked: such a call goes a shorter way."""
+    """Whether `is_plain` is known to hold; such a call takes a shortcut."""
     _decoded: list[Any] | None = None
 
     def run(self) -> CallResult:
-        """Call a plain function, or a coroutine function on a loop. Nothing it raises gets past this."""
+        """Call a plain function, or a coroutine function on a loop. Its errors become results."""
         try:
             return self.result(self.value())
         except BaseException as error:
@@ -68,12 +68,12 @@ class HandlerCall(msgspec.Struct, eq=False):
             return self.result(await self.value_async())
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not _in_task():
-                # It is not the handler's doing: the coroutine is thrown away.
+                # Not raised by the handler: the coroutine is being discarded.
                 raise
             return self.failure(error)
 
     def value(self) -> Any:
-        """Call now and give the result, or raise the error, as `send` does."""
+        """Call the handler and return its value or raise its error, as `send` needs it."""
         if not self._plain:
             return drive(self._steps(), self._environment.loop)
         context = self._contexts[0]
@@ -124,7 +124,7 @@ class HandlerCall(msgspec.Struct, eq=False):
         return self.handler.function(**{signature.body or "": value})
 
     def _steps(self) -> Generator[Any, Any, Any]:
-        """The call with all that stands around it; yields what may have to be awaited."""
+        """The call with middleware and providers; yields what may have to be awaited."""
         context, middleware = self._contexts[0], self._environment.middleware
         begun: list[Middleware] = []
         opened: list[Any] = []
@@ -137,7 +137,7 @@ class HandlerCall(msgspec.Struct, eq=False):
                 given: dict[str, Any] = yield from self._arguments(opened)
                 result = yield self.handler.function(**given)
             except GeneratorExit:
-                # These steps may have been thrown away, and then no hook can be taken any more.
+                # The generator may be discarded; then no hook can run.
                 raise
             except BaseException as error:
                 failure = error
@@ -172,7 +172,7 @@ class HandlerCall(msgspec.Struct, eq=False):
         return given
 
     def result(self, value: Any) -> CallResult:
-        """The call ended well; what has to be sent because of it is made ready here, where its failure still counts."""
+        """The result of a call that succeeded. Replies are encoded here, so that an error in them still fails it."""
         handler = self.handler
         if not handler.replies:
             return DONE
@@ -210,14 +210,14 @@ class HandlerCall(msgspec.Struct, eq=False):
         return CallResult(DONE.outcome, replies=tuple(replies), rows=tuple(rows)) if replies else DONE
 
     def failure(self, error: BaseException) -> CallResult:
-        """An error as a result, unless it is not the handler's."""
+        """The error as a result; an interrupt by the user is raised again."""
         if _is_ours(error):
             raise error
         return results.of_error(error, self._environment.retry)
 
 
 def is_plain(handler: Handler, environment: CallEnvironment) -> bool:
-    """Whether nothing stands around a call, and the body is all that is asked for."""
+    """Whether there is no middleware, and the handler takes one body and nothing else."""
     signature = handler.signature
     return (
         not environment.middleware.layers
@@ -228,13 +228,13 @@ def is_plain(handler: Handler, environment: CallEnvironment) -> bool:
 
 
 def _leave(token: contextvars.Token[Context | None]) -> None:
-    """The call is over. A coroutine that is thrown away ends wherever the collector runs: nothing is put back there."""
+    """Reset `current`, unless a discarded coroutine ends in the context where the garbage collector happens to run."""
     with contextlib.suppress(ValueError):
         current.reset(token)
 
 
 def ended(result: Any, failure: BaseException | None, before: int) -> Any:
-    """The value, or the error. A copy of the process that the handler forked ends here: the original goes on."""
+    """Return the value or raise the error. If the handler forked, the child process ends here; the parent continues."""
     if forks[0] != before and not (failure is not None and _is_ours(failure)):
         _end_fork(failure)
     if failure is not None:
@@ -243,7 +243,7 @@ def ended(result: Any, failure: BaseException | None, before: int) -> Any:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this is not the handler's doing, but a person's interrupt in the main thread."""
+    """Whether this is Ctrl-C in the main thread rather than an error of the handler."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
@@ -253,7 +253,7 @@ def _in_task() -> bool:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """The handler forked, and its copy comes back. It ends here: the original answers for the message."""
+    """End the child process of a handler that forked; the parent settles the message."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

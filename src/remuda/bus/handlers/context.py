@@ -45,7 +45,7 @@ class StopToken:
         return f"<StopToken, {'requested' if self.requested else 'not requested'}>"
 
     def __reduce__(self) -> tuple[type[StopToken], tuple[()]]:
-        # Another process has its own, which its parent sets.
+        # Another process gets its own, which is set through its parent.
         return StopToken, ()
 
 
@@ -85,7 +85,7 @@ class Context(msgspec.Struct, eq=False):
     _response: Response | None = None
     _values: dict[object, object] | None = None
     _messages: Messages | None = None
-    """With `_row`, where the message stands, if there is no object for it yet."""
+    """With `_row`, where the message is found; its object is created when it is asked for."""
     _row: int = 0
 
     @property
@@ -129,7 +129,7 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def wants_result(self) -> bool:
-        """Whether anybody wants the handler's result."""
+        """Whether the result is sent as a reply or kept."""
         headers = (self._message or self.message).headers
         if self._response is None:
             return bool(headers) and (names.CALLBACK in headers or names.KEEP_RESULT in headers)
@@ -144,7 +144,7 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def user(self) -> str | None:
-        """The user who caused this message, however many handlers are in between."""
+        """The user who caused this message, however many handlers lie between."""
         return self.headers.get(names.USER)
 
     @property

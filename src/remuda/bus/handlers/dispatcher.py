@@ -1,4 +1,4 @@
-"""From a delivery to the calls that its messages ask for. In any process."""
+"""Turns a delivery into handler calls. In any process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remuda.model.message import Message
 
 
 class Dispatcher:
-    """One queue's handlers, and which of them a message is for."""
+    """The handlers of one queue; chooses the one for each message."""
 
     def __init__(
         self, queue: str, handlers: Sequence[Handler], settings: QueueSettings, environment: CallEnvironment
@@ -29,20 +29,21 @@ class Dispatcher:
         self.stop = StopToken()
         self.takes_lists = any(handler.signature.batch for handler in handlers)
         self.gate: Callable[[Message], bool] | None = None
-        """Asked before each call, in the process that owns the broker; a message that it refuses counts as done."""
+        """Called before each call, in the process that owns the broker; a message for which it returns False counts as
+        done."""
         self._turn = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "gate": None}
 
     def plain_handler(self) -> Handler | None:
-        """The only one, where nothing is asked before its calls and nothing stands around them."""
+        """The queue's only handler, if there is no gate and its calls are plain."""
         only = self.handlers[0]
         plain = len(self.handlers) == 1 and self.gate is None and is_plain(only, self.environment)
         return only if plain else None
 
     def calls(self, delivery: BaseDelivery[Any]) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
-        """Each call that the delivery asks for, with its rows; a result where no call is to be made."""
+        """Each call with its rows; a result in its place where no call is made."""
         together: list[tuple[int, Message, Context]] = []
         most = self.settings.retry.max_retries + 1
         only = self.handlers[0] if len(self.handlers) == 1 and not self.takes_lists else None
@@ -50,13 +51,13 @@ class Dispatcher:
         plain = only is not None and is_plain(only, environment)
         for row, (attempt, message) in enumerate(zip(delivery.attempts, delivery, strict=True)):
             if attempt > most:
-                yield [row], CallResult(Outcome.NACK, "its last attempt was lost together with its worker")
+                yield [row], CallResult(Outcome.NACK, "the worker was lost during the last attempt")
             elif self.gate is not None and not self.gate(message):
                 yield [row], DONE
             elif only is not None:
                 context = Context(message, queue, only.id, attempt, stop)
                 yield [row], HandlerCall(only, (context,), environment, plain)
-            elif self.takes_lists and attempt == 1:
+            elif self.takes_lists and attempt == 1:  # one that failed before is handled alone
                 together.append((row, message, Context(message, queue, self.handlers[0].id, 1, stop)))
             else:
                 yield [row], self._call_one(Context(message, queue, "", attempt, stop))
@@ -66,7 +67,7 @@ class Dispatcher:
     def _calls_many(
         self, together: list[tuple[int, Message, Context]]
     ) -> Iterator[tuple[list[int], HandlerCall | CallResult]]:
-        """One call for many messages. Those that cannot be decoded, or have failed before, are not in it."""
+        """One call for many messages. A message that cannot be decoded gets a call of its own, which then fails."""
         handler, environment = self.handlers[0], self.environment
         wanted = handler.signature.body_type
         rows: list[int] = []

@@ -1,4 +1,4 @@
-"""What surrounds the calls of a queue's handlers: middleware, providers, encoding, and which errors are retried."""
+"""What the calls of a queue's handlers need: middleware, providers, encoding, event loop and retry policy."""
 
 from __future__ import annotations
 

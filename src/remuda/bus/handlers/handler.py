@@ -25,7 +25,7 @@ class ExecutorKind(StrEnum):
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said where the handler was written; None leaves it to the settings."""
+    """The options given where the handler is subscribed; None leaves the choice to the settings."""
 
     retry: RetryPolicy | int | None = None
     """A whole policy, or a number of retries under the configured one."""
@@ -42,7 +42,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handler(msgspec.Struct, frozen=True):
-    """Who handles what."""
+    """A function, with the queue and topics that it handles."""
 
     id: str
     queue: str
@@ -82,7 +82,7 @@ def handler_id(function: Callable[..., Any]) -> str:
 
 
 def module_name(module: str) -> str:
-    """A module's name, which for the one that was started is the name that others would import it under.
+    """A module's name; for the started program, the name under which others would import it.
 
     So `python app.py`, `python -m app` and `remuda run app:bus` work on the same queues.
     """
@@ -96,15 +96,15 @@ def module_name(module: str) -> str:
     if not file:
         return "main"
     path = Path(file)
-    # A folder or an archive that was started: `python -m` would call it by its own name.
+    # A started folder or archive: `python -m` would use its own name.
     return path.absolute().parent.stem if path.stem == "__main__" else path.stem
 
 
 def is_typed_in(function: Callable[..., Any]) -> bool:
-    """Whether a person typed this function into a prompt or a notebook."""
+    """Whether this function was typed into a prompt or a notebook."""
     if getattr(function, "__module__", None) != "__main__":
         return False
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     code = getattr(inspect.unwrap(function), "__code__", None)
-    # The consoles of editors are programs with a file of their own; what is typed there has none.
+    # The console of an editor is a program with a file of its own, but what is typed there has none.
     return file is None or (code is not None and code.co_filename.startswith("<"))

@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class LoopHolder:
-    """Where the application's loop is kept while it runs the bus. Another process has none."""
+    """Holds the application's loop while that runs the bus. It is empty in another process."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def complete(self, awaitable: Awaitable[T]) -> T:
-        """Wait in this thread for something to be awaited: on the application's loop, else on one of its own."""
+        """Wait in this thread for an awaitable, which runs on the application's loop or else on a new one."""
         import asyncio
 
         coroutine = awaitable if inspect.iscoroutine(awaitable) else _awaited(awaitable)
@@ -69,7 +69,7 @@ class LoopThread:
 
 
 def drive(steps: Generator[Any, Any, T], holder: LoopHolder) -> T:
-    """Take steps that may yield something to await, in a thread."""
+    """Run a generator that may yield awaitables, in a thread."""
     try:
         value = next(steps)
         while True:
@@ -86,7 +86,7 @@ def drive(steps: Generator[Any, Any, T], holder: LoopHolder) -> T:
 
 
 async def drive_async(steps: Generator[Any, Any, T]) -> T:
-    """Take steps that may yield something to await, in a coroutine."""
+    """Run a generator that may yield awaitables, in a coroutine."""
     try:
         value = next(steps)
         while True:

@@ -15,7 +15,7 @@ from remuda.model.message import Message
 _log = logging.getLogger("remuda.bus")
 
 Steps = Generator[Any, Any, Any]
-"""Yields what hooks return, which may have to be awaited, and is sent the value."""
+"""Yields what a hook returned, which may have to be awaited, and is sent the value."""
 
 
 class Handled:
@@ -59,7 +59,7 @@ class Middleware:
 
 
 class MiddlewareStack:
-    """The layers of one bus, outermost first. Each method returns steps, for a thread or a coroutine to take."""
+    """The layers of one bus, outermost first. Each method returns a generator for `drive` or `drive_async`."""
 
     def __init__(self, layers: Sequence[Middleware] = ()) -> None:
         self.layers = list(layers)
@@ -94,7 +94,7 @@ class MiddlewareStack:
                 _log_failed_hook(layer, "publish_error")
 
     def handling(self, context: Context, begun: list[Middleware]) -> Steps:
-        """Before-hooks in order. Those that went well are in `begun`, also when one raises."""
+        """Run the before-hooks in order, and add each layer whose hook succeeded to `begun`."""
         for layer in self.layers:
             yield layer.before_handle(context)
             begun.append(layer)
@@ -102,16 +102,23 @@ class MiddlewareStack:
     def handled(
         self, context: Context, begun: Sequence[Middleware], result: Any, error: BaseException | None = None
     ) -> Steps:
-        """After- or error-hooks of those that have begun, from the inside out. Once one has handled the error, those
-        further out see a result; once one raises, they see that error."""
+        """Run the after- or error-hooks of the `begun` layers, innermost first.
+
+        Once a hook handles the error, the layers outside it see a result; once one raises, they see that error.
+        """
         for layer in reversed(begun):
             try:
                 if error is None:
                     result = yield layer.after_handle(context, result)
                 else:
                     handled = yield layer.handle_error(context, error)
-                    if handled is not None:
+                    if isinstance(handled, Handled):
                         result, error = handled.result, None
+                    elif handled is not None:
+                        name = type(layer).__name__
+                        raise TypeError(
+                            f"handle_error of {name} must return Handled or None, not {handled!r}"
+                        ) from error
             except Exception as raised:
                 error = raised
         if error is not None:
@@ -120,5 +127,5 @@ class MiddlewareStack:
 
 
 def _log_failed_hook(layer: Middleware, hook: str) -> None:
-    # Whether the message is kept is settled by now: a hook that fails must not tell the publisher otherwise.
-    _log.exception("%s of %s failed; whether the message is kept does not depend on it", hook, type(layer).__name__)
+    # The message is stored or refused by now: the failure of a hook must not make it look otherwise to the publisher.
+    _log.exception("%s of %s failed; this does not affect the message", hook, type(layer).__name__)

@@ -18,7 +18,7 @@ _END: Final = object()
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """What makes a value; `takes_context` says whether it wants to see the message."""
+    """A function that creates a value; `takes_context` says whether it takes the message's `Context`."""
 
     function: Callable[..., Any]
     takes_context: bool
@@ -53,7 +53,7 @@ class Providers:
         return self._by_type.get(wanted)
 
     def begin(self, wanted: Any, context: Context, opened: list[Any]) -> Generator[Any, Any, Any]:
-        """Steps that make one value; generators that must be ended later are added to `opened`."""
+        """Create one value, as steps for `drive`; generators to end later are added to `opened`."""
         provider = self._by_type[wanted]
         made = provider.make(context)
         if inspect.isasyncgen(made):
@@ -66,7 +66,7 @@ class Providers:
 
 
 def end_all(opened: list[Any], error: BaseException | None) -> Generator[Any, Any, None]:
-    """Steps that end the generators, the last first, each of which sees the handler's error if there was one."""
+    """End the generators, the last first, as steps for `drive`; the handler's error, if any, is raised in each."""
     failure = error
     while opened:
         made = opened.pop()
@@ -97,7 +97,7 @@ def _end_async(made: Any, failure: BaseException | None) -> Generator[Any, Any, 
 
 
 class Provided:
-    """The types that handlers of a bus may ask for beside those that every bus knows."""
+    """The types that providers and middleware of a bus offer to its handlers."""
 
     def __init__(self, providers: Providers, stack: MiddlewareStack) -> None:
         self._providers = providers
@@ -110,7 +110,7 @@ class Provided:
 def refuse_async_providers(
     function: Callable[..., Any], name: str, wanted: Iterable[Any], providers: Providers
 ) -> None:
-    """A plain function cannot wait for what a coroutine makes."""
+    """Raise `InvalidOption` if a plain function asks for a value that a coroutine creates."""
     if inspect.iscoroutinefunction(function):
         return
     for one in wanted:

@@ -58,7 +58,7 @@ class HandlerRegistry:
 
     def add(self, handler: Handler) -> None:
         if handler.queue in SYSTEM_QUEUES:
-            raise InvalidOption(f"the queue {handler.queue} is the bus's own; give {handler.id} another")
+            raise InvalidOption(f"the queue {handler.queue} belongs to the bus itself; give {handler.id} another")
         self._replace_redefined(handler)
         for other in self.handlers:
             if other.queue != handler.queue:
@@ -102,7 +102,7 @@ class HandlerRegistry:
         ]
         if redefined:
             self.handlers = [other for other in self.handlers if other not in redefined]
-            _log.info("%s was defined again and replaces the handler before it", handler.id)
+            _log.info("%s was defined again and replaces the earlier handler", handler.id)
 
 
 def read_options(given: Mapping[str, Any]) -> HandlerOptions:
@@ -128,7 +128,7 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
 
 
 def check_queue(queue: str | None, group: str | None) -> str | None:
-    """The queue that handlers share or have for themselves, if one is named."""
+    """The name given as `queue` or `group`, if any."""
     _check_name("queue", queue)
     _check_name("group", group)
     if queue is not None and group is not None and queue != group:

@@ -1,4 +1,4 @@
-"""How a call of a handler ended, in terms that can cross a process boundary."""
+"""How a handler call ended, in a form that can cross a process boundary."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from remuda.bus.settings.retry import RetryPolicy
 _REASON_LIMIT: Final = 500
 _DETAIL_LIMIT: Final = 8_000
 _STACKS_KEPT: Final = 256
-_SPEECHLESS: Final = "its text is unknown, since its __str__ fails"
+_NO_TEXT: Final = "its text is unknown, since its __str__ fails"
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """`outcome` says what to tell the queue; NEGATIVE is a failure, for which the failure policy decides."""
+    """`outcome` says how to settle the message; for NACK, a failure, the failure policy decides."""
 
     outcome: Outcome
     reason: str | None = None
@@ -29,16 +29,16 @@ class CallResult(msgspec.Struct, frozen=True):
     delay: int = 0
     replies: tuple[Reply, ...] = ()
     rows: tuple[int, ...] = ()
-    """For each reply, the number of the message of the call that it answers."""
+    """For each reply, the row of the message that it answers."""
     final: bool = False
-    """Whether another attempt would be in vain."""
+    """Whether the message must not be retried."""
     error: BaseException | None = None
     """For logs; it does not leave its process."""
     error_type: str = ""
 
     @property
     def traceback(self) -> str | None:
-        """The whole traceback of the error; None where only its end was kept."""
+        """The whole traceback of the error; None if only its end was kept."""
         return self.detail if self.detail is not None and len(self.detail) < _DETAIL_LIMIT else None
 
 
@@ -47,25 +47,25 @@ DONE: Final = CallResult(Outcome.ACK)
 
 def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResult:
     """The result of a call that raised."""
-    said = _said(error)
-    full = storable(_SPEECHLESS if said is None else said)
+    raw = _text_of(error)
+    full = storable(_NO_TEXT if raw is None else raw)
     text = full[:_REASON_LIMIT]
     name = type(error).__name__
-    if isinstance(error, _TOLD):
-        return _told(error, text, name)
+    if isinstance(error, _DECISIONS):
+        return _of_decision(error, text, name)
     error.__traceback__ = _from_handler(error.__traceback__)
     final = retry is not None and not retry.retries(error)
-    # A log may be a file or a terminal that cannot hold such a text either.
-    logged = error if said == full else None
+    # If the text cannot be stored, a log file or terminal may not take it either.
+    logged = error if raw == full else None
     reason = f"{name}: {text}"
     return CallResult(Outcome.NACK, reason, _traceback(error, full), final=final, error=logged, error_type=name)
 
 
-_TOLD: Final = (HandlerDecision, Undecodable, HandlerTimeout)
-"""Errors that say all there is to say: nobody needs to know where they were raised."""
+_DECISIONS: Final = (HandlerDecision, Undecodable, HandlerTimeout)
+"""Errors whose text says it all; no traceback is kept."""
 
 
-def _told(error: BaseException, text: str, name: str) -> CallResult:
+def _of_decision(error: BaseException, text: str, name: str) -> CallResult:
     match error:
         case Retry():
             return CallResult(Outcome.RETRY, text, delay=error.after, error_type=name)
@@ -84,9 +84,9 @@ def _told(error: BaseException, text: str, name: str) -> CallResult:
 
 
 def unstorable_reply(error: Exception) -> CallResult:
-    """The handler ended well, but what it wants to send cannot be stored: running it again would not change that."""
-    name, said = type(error).__name__, _said(error)
-    text = storable(_SPEECHLESS if said is None else said)[:_REASON_LIMIT]
+    """The handler succeeded, but its reply cannot be stored. A retry would not change that."""
+    name, raw = type(error).__name__, _text_of(error)
+    text = storable(_NO_TEXT if raw is None else raw)[:_REASON_LIMIT]
     return CallResult(Outcome.DEAD, f"the reply cannot be stored: {name}: {text}", error_type=name)
 
 
@@ -107,7 +107,7 @@ def _traceback(error: BaseException, text: str) -> str:
 
 
 def _from_handler(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler on, without the way to it; all of it where it never got there."""
+    """The traceback without the frames of Remuda that lead to the handler; all of it if it never got there."""
     inner = trace
     while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith("remuda."):
         inner = inner.tb_next
@@ -118,7 +118,7 @@ _stacks: dict[tuple[tuple[CodeType, int, int], ...], str] = {}
 
 
 def _stack(trace: TracebackType | None) -> str:
-    """A traceback's frames as text. Messages tend to fail at the same place, so it is made once for each."""
+    """A traceback's frames as text, cached, since messages tend to fail at the same place."""
     frames = []
     at = trace
     while at is not None:
@@ -134,8 +134,8 @@ def _stack(trace: TracebackType | None) -> str:
     return known
 
 
-def _said(error: BaseException) -> str | None:
-    """Its text; None where a log handler that asks for it would get none."""
+def _text_of(error: BaseException) -> str | None:
+    """The error's text; None if its `__str__` fails."""
     try:
         return str(error)
     except Exception:
@@ -143,5 +143,5 @@ def _said(error: BaseException) -> str | None:
 
 
 def storable(text: str) -> str:
-    """The text without what UTF-8 cannot hold."""
+    """The text with what UTF-8 cannot encode escaped."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

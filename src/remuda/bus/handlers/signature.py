@@ -1,4 +1,4 @@
-"""How to call a handler: which parameter takes the body, as what type, and which are filled by type."""
+"""How to call a handler: which parameter takes the body, of what type, and which are filled in by type."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from remuda.model.message import Message
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What a handler's parameters want."""
+    """A handler's parameters, sorted by what goes into them."""
 
     body: str | None
     body_type: Any
     batch: bool
     by_type: dict[str, Any]
     body_first: bool = False
-    """Whether the body may as well be given by position, which costs less."""
+    """Whether the body can be passed by position, which is faster."""
 
 
 BY_TYPE: Final[dict[Any, Callable[[Context], Any]]] = {
@@ -37,11 +37,11 @@ BY_TYPE: Final[dict[Any, Callable[[Context], Any]]] = {
     logging.Logger: lambda context: context.logger,
     logging.LoggerAdapter: lambda context: context.logger,
 }
-"""What every handler can ask for."""
+"""The types that every handler can ask for."""
 
 
 def read_signature(function: Callable[..., Any], *, batch: bool, provided: Container[Any] = ()) -> Signature:
-    """Read a handler's signature once, so that one that cannot be called is refused where it is written.
+    """Read a handler's signature; one that could not be called raises `InvalidOption` at registration.
 
     `provided` are the types that providers and middleware fill in.
     """
@@ -115,12 +115,12 @@ def _parameter_types(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _is_by_name_only(parameters: Mapping[str, inspect.Parameter], name: str | None) -> bool:
-    """As behind `*args`: `print` would take the body for its `sep`."""
+    """Whether the parameter is keyword-only, as after `*args`: `print` would get the body as its `sep`."""
     return name is None or parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def _comes_first(function: Callable[..., Any], parameter: str) -> bool:
-    """Asked of the code itself: what wraps a function may show the other's signature, and take names alone."""
+    """Read from the code itself: a wrapper may show the signature of the function inside, but take keywords only."""
     bound = isinstance(function, MethodType)
     code = getattr(function.__func__ if isinstance(function, MethodType) else function, "__code__", None)
     return isinstance(code, CodeType) and code.co_varnames[: code.co_argcount][bound : bound + 1] == (parameter,)

@@ -1,4 +1,4 @@
-"""How functions become handlers: by decorator, by the methods of an object, by a schedule."""
+"""Registers handlers: by decorator, from the methods of an object, or by a schedule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Subscribing:
-    """Checks what is to be subscribed, and passes handlers on to `add`. Owns what is provided to handlers."""
+    """Checks what is subscribed, and passes handlers to `add`. Owns the providers."""
 
     def __init__(
         self, prefix: str, stack: MiddlewareStack, schedules: Schedules, add: Callable[[Handler], None]

@@ -1,4 +1,4 @@
-"""Logs for people, or as JSON for programs: one object per line, with the message's particulars as fields."""
+"""Log output as text for people, or as JSON for programs: one object per line, with extra fields."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def log_error(
     traceback: str | None,
     extra: dict[str, Any],
 ) -> None:
-    """As `logger.log` with `exc_info`, for an error whose traceback is a text already.
+    """Like `logger.log` with `exc_info`, for an error whose traceback has already been formatted.
 
-    Every handler takes that text; making it anew, which looks at the source files, would cost more than all else that
-    a failure does.
+    Log handlers then use that text. Formatting it again reads source files, and would cost more than everything else
+    about a failure.
     """
     caller = sys._getframe(1)
     code = caller.f_code
@@ -61,7 +61,7 @@ def log_error(
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send the logs of `remuda.*` to stderr. Where the application has set up logging itself, only JSON is put in."""
+    """Send the logs of `remuda.*` to stderr. Text logs are left to the application if it has set up logging itself."""
     logger = logging.getLogger("remuda")
     if logger.level == logging.NOTSET:
         logger.setLevel(level)

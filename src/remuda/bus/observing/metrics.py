@@ -1,12 +1,11 @@
-"""Prometheus metrics as middleware. Put it last, so that it stands next to the handler.
+"""Prometheus metrics as middleware. Put it last, so that it times the handler alone.
 
     metrics = Metrics()
     bus = Bus("data", middleware=[metrics])
     metrics.watch(bus)
     metrics.serve(9100)
 
-What handlers of the process executor do is measured nowhere, since they run elsewhere; the queues' numbers count
-them all the same.
+Calls in the process executor are not timed, since they run in another process; the numbers of the queues include them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The histogram's buckets unless others are given."""
+"""The default buckets of the histogram."""
 
 _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (HandlerTimeout, "timeout"),
@@ -47,11 +46,11 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 
 
 class _StartTime:
-    """The key in a context under which the start of the call stands."""
+    """The key of a call's start time in `context.values`."""
 
 
 class Metrics(Middleware):
-    """Counts and times what passes through a bus."""
+    """Counts published messages, and counts and times handler calls."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, buckets: Sequence[float] = SECONDS) -> None:
         self.registry = registry
@@ -66,7 +65,7 @@ class Metrics(Middleware):
         )
 
     def watch(self, bus: Bus) -> None:
-        """Report the numbers of the bus's queues too, asked for whenever metrics are collected."""
+        """Report the numbers of the bus's queues too, read whenever metrics are collected."""
         self.registry.register(QueueCollector(bus))
 
     def serve(self, port: int, address: str = "127.0.0.1") -> None:
@@ -96,7 +95,7 @@ class Metrics(Middleware):
         return None
 
     def _end(self, context: Context, outcome: str) -> bool:
-        """Note the end of a call; False if it never began here or has finished already."""
+        """Record the end of a call; False if it did not begin here or has ended already."""
         began = context.values.pop(_StartTime, None)
         if not isinstance(began, float):
             return False
@@ -106,18 +105,18 @@ class Metrics(Middleware):
         return True
 
     def __reduce__(self) -> tuple[type[Middleware], tuple[()]]:
-        # Numbers counted in another process would be seen by nobody, so there it does nothing.
+        # Nobody collects the numbers of a handler's process, so there it does nothing.
         return Middleware, ()
 
 
 class QueueCollector(Collector):
-    """The numbers of a bus's queues, which count everything, in whatever process it was handled."""
+    """The numbers of a bus's queues. They cover all processes, since the broker counts them."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def describe(self) -> list[Metric]:
-        """Known without asking the broker, which registering must not open."""
+        """Known without the broker, which registering must not open."""
         return list(_families())
 
     def collect(self) -> Iterator[Metric]:
@@ -138,7 +137,7 @@ def _families() -> tuple[GaugeMetricFamily, CounterMetricFamily, GaugeMetricFami
     return (
         GaugeMetricFamily("remuda_queue_messages", "Messages in a queue", labels=["queue", "state"]),
         CounterMetricFamily("remuda_queue_entered", "Messages that ever entered a state", labels=["queue", "state"]),
-        GaugeMetricFamily("remuda_problem", "Parts that do not work; health tells why", labels=["part"]),
+        GaugeMetricFamily("remuda_problem", "Parts that do not work; see health for the reason", labels=["part"]),
     )
 
 

@@ -1,6 +1,6 @@
 """OpenTelemetry spans as middleware: one for each publish, one for each call, linked through `traceparent` (B17).
 
-Put it last, so that its span is the one that is current in the handler.
+Put it last, so that its span is the current one in the handler.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class Tracing(Middleware):
-    """Makes spans with the given provider, or the one that the application has set for the process."""
+    """Creates spans with the given provider, or with the one that the application has set globally."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("remuda", tracer_provider=provider)
         self._publishing: dict[str, Span] = {}
 
     def before_publish(self, message: Message) -> Message:
-        # In a handler its span is current; an answer is published after it, and carries the handler's parent instead.
+        # In a handler, its span is the current one. A reply is published after that span has ended, and takes its
+        # parent from the headers instead.
         active = trace.get_current_span().get_span_context().is_valid
         parent = None if active else _PROPAGATOR.extract(message.headers)
         span = self._tracer.start_span(
@@ -94,7 +95,7 @@ class Tracing(Middleware):
         return None
 
     def __reduce__(self) -> tuple[type[Tracing], tuple[()]]:
-        # Another process has its own provider, which its application's module sets up when it is imported there.
+        # A handler's process has its own provider, which the application sets up when it is imported there.
         return Tracing, ()
 
 

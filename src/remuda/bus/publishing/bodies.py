@@ -1,4 +1,4 @@
-"""Python values as bodies and back (M1). The body is exactly what the encoding gives; `mime_type` says which."""
+"""Encodes Python values as bodies, and decodes them (M1). `mime_type` names the encoding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Undecodable(ValueError):
 
 
 def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
-    """The body of a value, and its mime type. Bytes stay as they are."""
+    """Encode a value; returns the body and its mime type. Bytes stay as they are."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), RAW
     check_encoding(encoding)
@@ -36,7 +36,7 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
         if encoding == "json":
             body = _write_json(value)
             if b"null" in body and _has_nan(value):
-                raise ValueError("NaN and infinity are not JSON; use null, a text, or encoding='msgpack'")
+                raise ValueError("NaN and infinity are not JSON; use null, a string, or encoding='msgpack'")
         else:
             body = _write_msgpack(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
@@ -70,7 +70,7 @@ def _has_nan(value: Any) -> bool:
 
 
 def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
-    """The value of a body, as the type wanted; raises `Undecodable`."""
+    """Decode a body to the wanted type; raises `Undecodable`."""
     if wanted is bytes:
         return body
     try:
@@ -84,7 +84,7 @@ def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _reader(mime_type: str, wanted: Any) -> Callable[[bytes], Any]:
-    """What makes a value of such a body."""
+    """The function that decodes such a body."""
     base, plain = _base(mime_type), without_extras(wanted)
     is_json = base == JSON or base.endswith("+json")
     if plain is not wanted and (plain is bytes or (plain is str and not is_json and base not in _MSGPACK_NAMES)):
@@ -115,7 +115,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def without_extras(wanted: Any) -> Any:
-    """The type that an `Annotated` one is about."""
+    """The type inside `Annotated`, or the type itself."""
     return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
 
 
@@ -129,7 +129,7 @@ def read_wanted(name: str, wanted: Any) -> Any:
     """A type that a result can be decoded to, or an error that names the argument."""
     try:
         return _known_wanted(wanted)
-    except Exception as error:  # msgspec shows what it was given, which may fail in any way, or be long
+    except Exception as error:  # msgspec shows the value in its message: that may fail in any way, or be long
         why = str(error)[:200]
         raise InvalidOption(f"{name} must be a type, like int or list[str], not {shown(wanted)}: {why}") from None
 
@@ -145,7 +145,7 @@ def type_name(kind: type) -> str:
 
 
 def _decoder(kind: Any, wanted: Any) -> Callable[[bytes], Any]:
-    return kind(wanted, dec_hook=_made).decode  # type: ignore[no-any-return]
+    return kind(wanted, dec_hook=_from_plain).decode  # type: ignore[no-any-return]
 
 
 def _plain(value: Any) -> Any:
@@ -157,7 +157,7 @@ def _plain_binary(value: Any) -> Any:
 
 
 def _base_value(value: Any) -> Any:
-    """What a value of a type derived from texts or numbers is, such as NumPy's."""
+    """The plain value of a type derived from strings or numbers, such as NumPy's."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):
@@ -167,8 +167,8 @@ def _base_value(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} is unknown")
 
 
-def _made(kind: Any, value: Any) -> Any:
-    """A value of a type that msgspec does not know."""
+def _from_plain(kind: Any, value: Any) -> Any:
+    """Create a value of a type that msgspec does not know."""
     if _is_model(kind):
         return kind.model_validate(value)
     raise msgspec.ValidationError(f"a {type(value).__name__} cannot become a {getattr(kind, '__name__', kind)}")

@@ -1,4 +1,4 @@
-"""Publishing and waiting for the reply of whoever handles the message."""
+"""`call`: publishes a message and waits for the handler's reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Calls:
     def __init__(self, bus: Bus, publisher: Publisher, registry: HandlerRegistry) -> None:
         self.listener: ReplyListener | None = None
         self.test: TestBus | None = None
-        """The test that the bus is lent to: whoever waits lets it handle messages."""
+        """Set while the bus is under test: a call then lets the test handle messages while it waits."""
         self._bus = bus
         self._publisher = publisher
         self._registry = registry
@@ -72,10 +72,10 @@ class Calls:
         return bodies.decode(reply.body, reply.mime_type, result)
 
     def ask(self, topic: str, body: Any, timeout: Duration, options: Mapping[str, Any]) -> tuple[str, Future[Message]]:
-        """Publish with a callback to this bus. Gives the message's id, and what will hold the reply."""
+        """Publish with a callback to this bus; returns the message's id and the future of the reply."""
         bus = self._bus
         if options.get("callback") is not None:
-            raise InvalidMessage("call is given the reply itself, so it takes no callback; nothing was stored")
+            raise InvalidMessage("call waits for the reply itself, so it takes no callback; nothing was stored")
         if bus.outbox is not None and bus.outbox.connection(None) is not None:
             raise RemudaError(
                 "a call inside a transaction would wait for ever: its message is sent only after the commit. Call "
@@ -102,15 +102,15 @@ class Calls:
         handlers = self._registry.taking(bus.prefix + topic)
         if any(handler.is_async for handler in handlers):
             raise RemudaError(
-                f"the handler of {topic} runs on this loop, which would stand still until the reply comes; await "
-                "bus.call_async(…). Nothing was stored"
+                f"the handler of {topic} runs on this loop, which call would block until the reply comes; write "
+                "await bus.call_async(…). Nothing was stored"
             )
 
     def _no_reply(self, topic: str, timeout: Duration) -> TimeoutError:
-        told = f"no reply from {topic} within {timeout}; the message is kept and may still be handled"
+        text = f"no reply from {topic} within {timeout}; the message is kept and may still be handled"
         if not self._bus.running:
-            told += ". No handlers run in this process: bus.start() starts them, remuda run does elsewhere"
-        return TimeoutError(told)
+            text += ". No handlers run in this process; start them with bus.start(), or elsewhere with remuda run"
+        return TimeoutError(text)
 
     def close(self) -> None:
         with self._opening:

@@ -1,4 +1,4 @@
-"""What is checked of every message, whether an application publishes it or a handler's reply becomes it."""
+"""Checks of topics, headers and times, for published messages and handlers' replies alike."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _check_text(what: str, topic: str) -> None:
 
 
 def check_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The headers, or `InvalidMessage` for one that is not a text that can be stored."""
+    """The headers, checked; raises `InvalidMessage` for one that is not a string or cannot be stored."""
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):
@@ -45,7 +45,7 @@ def check_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def check_storable(what: str, text: str | None) -> None:
-    """Raise `InvalidMessage` for a text that UTF-8 cannot hold."""
+    """Raise `InvalidMessage` for a text that UTF-8 cannot encode."""
     if text is None or (type(text) is str and text.isascii()):
         return
     if not isinstance(text, str):

@@ -16,7 +16,7 @@ from remuda.model.texts import shown
 
 
 class FilterKwargs(TypedDict, total=False):
-    """Filters: `reason` is a part of it, `since` and `until` say when they ended, `states` are letters."""
+    """Filters: `reason` is a part of the reason, `since` and `until` limit when they ended, `states` are letters."""
 
     reason: str | None
     since: Moment | None

@@ -28,7 +28,7 @@ _DOTNET: Final = "%m/%d/%Y %H:%M:%S"
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """What came is not a message: why, and all of it."""
+    """Something received that is not a message, and why."""
 
     reason: str
     headers: dict[str, str]
@@ -37,24 +37,24 @@ class Invalid(msgspec.Struct, frozen=True):
 
 
 def read(headers: Mapping[str, Any] | None, body: bytes, mime_type: str = JSON) -> Message | Invalid:
-    """The message that another system sent. Header values may be anything that a wire carries."""
-    said = {name: text for name, value in (headers or {}).items() if (text := _text(value)) is not None}
-    problem = _problem(said)
+    """Read a message from another system. Header values may be of any type that its protocol has."""
+    texts = {name: text for name, value in (headers or {}).items() if (text := _text(value)) is not None}
+    problem = _problem(texts)
     if problem is not None:
-        return Invalid(problem, said, body, mime_type)
-    sent = _time(said.get(names.SENT_TIME))
+        return Invalid(problem, texts, body, mime_type)
+    sent = _time(texts.get(names.SENT_TIME))
     kept = {
         name: value
-        for name, value in said.items()
+        for name, value in texts.items()
         if name not in _OWN_FIELDS or (name == names.SENT_TIME and sent is None)
     }
     return Message(
-        said[names.MESSAGE_NAME], body, id=said[names.MESSAGE_ID], mime_type=mime_type, headers=kept, timestamp=sent
+        texts[names.MESSAGE_NAME], body, id=texts[names.MESSAGE_ID], mime_type=mime_type, headers=kept, timestamp=sent
     )
 
 
 def headers_of(message: Message, *, group: str | None = None, exception: str | None = None) -> dict[str, str]:
-    """The headers under which another system understands the message."""
+    """The headers with which to send a message to another system."""
     headers = {**message.headers, names.MESSAGE_ID: message.id, names.MESSAGE_NAME: message.name}
     sent = message.timestamp or message.created
     if sent:
@@ -67,12 +67,14 @@ def headers_of(message: Message, *, group: str | None = None, exception: str | N
 
 
 def take_in(bus: Bus, headers: Mapping[str, Any] | None, body: bytes, mime_type: str = JSON) -> str:
-    """Publish what another system sent; what is not a message is set aside as invalid, once. Gives its id."""
+    """Publish what another system sent, and return its id. What is not a message is kept as invalid in `UNROUTED`."""
     found = read(headers, body, mime_type)
     if isinstance(found, Message):
         return bus.publish_messages([found])[0]
-    aside = Message("remuda.foreign", body, mime_type=mime_type, headers={**found.headers, names.INVALID: found.reason})
-    return bus.broker.publish(aside, queue=UNROUTED).id
+    invalid = Message(
+        "remuda.foreign", body, mime_type=mime_type, headers={**found.headers, names.INVALID: found.reason}
+    )
+    return bus.broker.publish(invalid, queue=UNROUTED).id
 
 
 def _problem(headers: Mapping[str, str]) -> str | None:
@@ -89,7 +91,7 @@ def _problem(headers: Mapping[str, str]) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """A header's value as text; None for one that says nothing."""
+    """A header's value as text; None stays None."""
     if value is None:
         return None
     if isinstance(value, bytes):

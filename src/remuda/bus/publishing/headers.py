@@ -18,17 +18,15 @@ USER: Final = "remuda-user"
 """Who caused the message, however many handlers lie between."""
 
 FAILURE_CALLBACK: Final = "remuda-failure-callback"
-"""The topic that is told when the message ends without success."""
+"""The topic to which the error is published if the message ends without success."""
 ERROR_TYPE: Final = "remuda-error-type"
-"""In a reply that tells of a failure: the name of the exception's type."""
+"""In a reply that reports a failure: the name of the exception's type."""
 CALL_DEADLINE: Final = "remuda-call-deadline"
-"""Until when, in microseconds since the epoch, somebody waits for the reply."""
+"""Until when the caller waits for the reply, in microseconds since the epoch."""
 KEEP_RESULT: Final = "remuda-keep-result"
-"""The handler's result is kept, to be found by the message's id."""
-UNIQUE: Final = "remuda-unique"
-"""The key that makes the message one of a kind while it waits."""
+"""Asks to keep the handler's result, so that it can be found by the message's id."""
 
 INVALID: Final = "remuda-invalid"
-"""Why a message that came from elsewhere could not be understood."""
+"""Why a message from another system could not be understood."""
 
 REQUIRED: Final = (MESSAGE_ID, MESSAGE_NAME)

@@ -1,4 +1,4 @@
-"""What an application says of a message beside its topic and body, and the checked messages that come of it."""
+"""The options of `publish`, `send` and `call`, and the checked messages that they make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remuda.model.options import read_duration
 from remuda.model.texts import read_flag, shown
 
 _UNTYPED: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, type(None)})
-"""Values of these types say nothing of themselves in a header."""
+"""Values of these types get no type header."""
 
 
 class SendKwargs(TypedDict, total=False):
@@ -68,7 +68,7 @@ class PublishKwargs(BatchKwargs, total=False):
 
 
 class PublishOptions(msgspec.Struct, frozen=True):
-    """How a message is to be sent, beside its topic and body."""
+    """Everything about a message to publish except its topic and body."""
 
     callback: str | None = None
     headers: Mapping[str, str] | None = None
@@ -87,7 +87,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
     def messages(
         self, topic: str, values: Iterable[Any], inherited: Mapping[str, str], encoding: str, now: int
     ) -> Messages:
-        """A message for each value, or `InvalidMessage` for what cannot be one."""
+        """One message for each value; raises `InvalidMessage`."""
         headers = self._headers(topic, inherited)
         due = self._due(now)
         expires = None if self.expires is None else now + read_duration("expires", self.expires)
@@ -122,7 +122,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
         )
 
     def message(self, topic: str, value: Any, inherited: Mapping[str, str], encoding: str, clock: Clock) -> Messages:
-        """As `messages`, for one value."""
+        """Like `messages`, for one value."""
         if self.delay is not None or self.at is not None or self.expires is not None:
             return self.messages(topic, (value,), inherited, encoding, clock())
         headers = self._headers(topic, inherited)
@@ -167,14 +167,14 @@ class PublishOptions(msgspec.Struct, frozen=True):
 
     def _due(self, now: int) -> int | None:
         if self.delay is not None and self.at is not None:
-            raise InvalidMessage("give either a delay or the time at which it is due, not both; nothing was stored")
+            raise InvalidMessage("give delay or at, not both; nothing was stored")
         if self.delay is not None:
             return now + read_duration("delay", self.delay)
         return None if self.at is None else moment("at", self.at)
 
 
 def read_publish_options(options: Mapping[str, Any]) -> PublishOptions:
-    """Options by name, or a `TypeError` that lists those there are."""
+    """Options by name; a `TypeError` for an unknown one lists those that exist."""
     try:
         return PublishOptions(**options)
     except TypeError:
@@ -185,7 +185,7 @@ def read_publish_options(options: Mapping[str, Any]) -> PublishOptions:
 
 
 def once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:
-    """The id of a message that is published once."""
+    """The id of a message published with `unique` or `idempotency_key`."""
     if (unique is not None and idempotency_key is not None) or id:
         raise InvalidMessage("give one of id, unique and idempotency_key, not several; nothing was stored")
     key = unique if unique is not None else idempotency_key

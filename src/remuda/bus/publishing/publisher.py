@@ -1,4 +1,4 @@
-"""From what an application wants to say to messages that the broker has kept."""
+"""Publishing: builds messages, runs the middleware, and passes them to the broker or the outbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Publisher:
-    """Makes messages of one bus, takes them through its middleware, and hands them to the broker."""
+    """Builds and publishes the messages of one bus."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -63,17 +63,17 @@ class Publisher:
         return outbox
 
     def publish(self, messages: Messages, transaction: Any = None) -> list[str]:
-        """Through all middleware to the broker, or to the outbox where there is a transaction."""
+        """Run the middleware, and store the messages: in the outbox inside a transaction, else at the broker."""
         connection = self._connection(transaction)
         stack = self._bus.stack
         if not stack.layers:
-            return self._keep(messages, connection)
+            return self._store(messages, connection)
         holder = self._bus.loop_holder
         ready = list(messages)
         try:
             for row, message in enumerate(messages):
                 ready[row] = drive(stack.publishing(message), holder)
-            ids = self._keep(Messages.of(ready), connection)
+            ids = self._store(Messages.of(ready), connection)
         except Exception as error:
             for message in ready:
                 drive(stack.unpublished(message, error), holder)
@@ -87,12 +87,12 @@ class Publisher:
         connection = self._connection(transaction)
         stack = self._bus.stack
         if not stack.layers:
-            return await self._keep_async(messages, connection)
+            return await self._store_async(messages, connection)
         ready = list(messages)
         try:
             for row, message in enumerate(messages):
                 ready[row] = await drive_async(stack.publishing(message))
-            ids = await self._keep_async(Messages.of(ready), connection)
+            ids = await self._store_async(Messages.of(ready), connection)
         except Exception as error:
             for message in ready:
                 await drive_async(stack.unpublished(message, error))
@@ -107,10 +107,10 @@ class Publisher:
             return self.outbox.connection(given)
         return None if self._bus.outbox is None else self._bus.outbox.connection(None)
 
-    def _keep(self, messages: Messages, connection: Any) -> list[str]:
+    def _store(self, messages: Messages, connection: Any) -> list[str]:
         return self.deliver(messages) if connection is None else self.outbox.write(messages, connection)
 
-    async def _keep_async(self, messages: Messages, connection: Any) -> list[str]:
+    async def _store_async(self, messages: Messages, connection: Any) -> list[str]:
         if connection is not None:
             return await self.outbox.write_async(messages, connection)
         if parent() is not None:
@@ -124,18 +124,18 @@ class Publisher:
         return (await self._bus.broker.aio.publish(messages, unbound=UNROUTED)).ids
 
     def deliver(self, messages: Messages) -> list[str]:
-        """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
+        """Pass messages to the broker without middleware; from a handler's process, through its parent."""
         if not messages.bodies:
             return []
         connection = parent()
         if connection is not None:
             return connection.publish(messages)
         outbox = self._bus.outbox
-        ids = self._give(messages) if outbox is None else outbox.deliver(messages, self._give)
+        ids = self._to_broker(messages) if outbox is None else outbox.deliver(messages, self._to_broker)
         watchdog.check()
         return ids
 
-    def _give(self, messages: Messages) -> list[str]:
+    def _to_broker(self, messages: Messages) -> list[str]:
         return self._bus.broker.publish(messages, unbound=UNROUTED).ids
 
     def publish_once(self, messages: Messages, message_id: str, *, ever: bool, transaction: Any = None) -> str:
@@ -153,7 +153,7 @@ class Publisher:
             try:
                 return self.publish(messages)[0]
             except (Duplicate, PartlyRefused):
-                # Another process was faster.
+                # Another process published it first.
                 return message_id
 
     def _is_known(self, message_id: str, ever: bool) -> bool:

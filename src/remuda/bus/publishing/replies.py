@@ -1,4 +1,4 @@
-"""Replies to `call`: one private channel per bus, and whoever waits for which message."""
+"""Replies to `call`: one private channel per bus, and the futures that wait for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from remuda.model.errors import BrokerClosed
 from remuda.model.message import Message
 
 REPLY_TOPIC: Final = "remuda-reply."
-"""What the topics of callers begin with; only they are told of failures without asking."""
+"""The prefix of reply topics. A failure is reported to such a callback without a `failure_callback`."""
 
 
 class ReplyListener:
-    """Receives replies and hands each to the call that it belongs to."""
+    """Receives replies and passes each to the call that waits for it."""
 
     def __init__(self, broker: Broker) -> None:
         self.topic = f"{REPLY_TOPIC}{uuid.uuid4().hex}"
@@ -53,7 +53,7 @@ class ReplyListener:
             for message in delivery:
                 with self._guard:
                     future = self._waiting.pop(message.headers.get(names.CORRELATION, ""), None)
-                # Whoever called may have stopped waiting in this very moment.
+                # The caller may have stopped waiting at this very moment.
                 if future is not None and future.set_running_or_notify_cancel():
                     _resolve(future, message)
 

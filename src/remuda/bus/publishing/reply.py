@@ -1,4 +1,4 @@
-"""A message that a handler's call causes."""
+"""A message that results from a handler call."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import msgspec
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The return value on its way to the callback, a kept result, or word of a failure.
+    """A return value for the callback, a kept result, or the report of a failure.
 
-    With `queue` it goes there alone, past all topics.
+    With `queue`, it goes to that queue only, whatever is subscribed to the topic.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Results and errors by a message's id (B20): a kept result is a message of its own, found by an id made from both."""
+"""Kept results (B20): each is a message of its own, with an id made from the queue and the handled message's id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.reply import Reply
 
 RESULTS: Final = "remuda.results"
-"""The queue of kept results. They are done at once, and stay in the log as long as messages that succeeded."""
+"""The queue of kept results. They are settled at once, and stay in the log as long as any message that succeeded."""
 
 
 def result_id(queue: str, message_id: str) -> str:

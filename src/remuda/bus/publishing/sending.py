@@ -1,4 +1,4 @@
-"""Running the subscribed handlers at once, where the sender is, with nothing stored."""
+"""`send`: runs the subscribed handlers at once in the sender's thread; nothing is stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Sending:
-    """Sends through the middleware of one bus to its handlers, one of each queue."""
+    """Sends through the middleware of one bus to one handler of each queue."""
 
     def __init__(
         self,

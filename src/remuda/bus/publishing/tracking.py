@@ -18,7 +18,7 @@ from remuda.model.records import is_moved
 from remuda.model.state import LIVE, PARKED, State
 from remuda.model.texts import shown
 
-_LOOK: Final = 0.02
+_POLL: Final = 0.02
 _WORDS: Final = {
     State.QUEUED: "waiting", State.FETCHED: "running", State.RETRY: "waiting for a retry", State.SUCCESS: "done",
     State.COMPLETED: "done", State.KICKED: "done", State.DEAD: "dead", State.INVALID: "invalid",
@@ -113,8 +113,8 @@ def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, t
                 ) from None
             return bodies.decode(kept.body, kept.mime_type, wanted)
         if time.monotonic() >= deadline:
-            raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and still will be")
-        time.sleep(_LOOK)
+            raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and will be")
+        time.sleep(_POLL)
 
 
 def _chosen(document: Document, queue: str | None) -> QueueView | None:
@@ -122,7 +122,7 @@ def _chosen(document: Document, queue: str | None) -> QueueView | None:
     if queue is not None and not views:
         raise NotFound(f"message {document.message.id} is not in the queue {shown(queue)}")
     live = [view for view in views if view.state in LIVE]
-    # A message that failed over is gone from its first queue; the last one to get it answers for it.
+    # A message that failed over has left its first queue; the last queue that got it decides.
     return next(reversed(live or views), None)
 
 

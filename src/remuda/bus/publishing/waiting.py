@@ -1,4 +1,4 @@
-"""Choosing among the messages that wait in a queue, and ending those (B15)."""
+"""Clearing some of the messages that wait in a queue (B15)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from remuda.model.state import State
 from remuda.model.texts import shown
 
 _FEW: Final = 200
-"""So many messages are looked up one by one. For more the log is read once, from the first of them on."""
-_ANEW: Final = frozenset({State.QUEUED, State.SUCCESS, State.KICKED, State.COMPLETED})
+"""Up to this many messages are looked up one by one. For more, the log is read once, from the first of them on."""
+_WITHOUT_REASON: Final = frozenset({State.QUEUED, State.SUCCESS, State.KICKED, State.COMPLETED})
+"""States in which the reason of an earlier failure no longer counts."""
 
 
 class WaitingFilter(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class WaitingFilter(msgspec.Struct, frozen=True):
 def waiting_filter(
     topic: str | None, reason: str | None, since: Moment | None, until: Moment | None
 ) -> WaitingFilter | None:
-    """A filter as people write it; None where nothing is named."""
+    """The filter from the arguments of `clear`; None if none is given."""
     for name, text in (("topic", topic), ("reason", reason)):
         if text is not None and not isinstance(text, str):
             raise InvalidOption(f"{name} must be a string, not {shown(text)}")
@@ -57,14 +58,14 @@ def waiting_filter(
 
 
 def clear_waiting(broker: Broker, queue: str, wanted: WaitingFilter, who: str | None) -> int:
-    """End the messages of a queue that wait, or wait for their time, and that are wanted."""
+    """End the waiting and delayed messages of a queue that match the filter."""
     offsets = [offset for first, count in broker.waiting(queue) for offset in range(first, first + count)]
     chosen = _runs(sorted(_chosen(broker, queue, offsets, wanted)))
     return broker.clear(queue, offsets=chosen, who=who) if chosen else 0
 
 
 def _runs(offsets: list[int]) -> list[tuple[int, int]]:
-    """Offsets in order as runs of `(first, count)`."""
+    """Sorted offsets as runs of `(first, count)`."""
     runs: list[tuple[int, int]] = []
     for offset in offsets:
         if runs and sum(runs[-1]) == offset:
@@ -77,9 +78,9 @@ def _runs(offsets: list[int]) -> list[tuple[int, int]]:
 def _chosen(broker: Broker, queue: str, offsets: list[int], wanted: WaitingFilter) -> list[int]:
     if len(offsets) > _FEW and isinstance(broker, EmbeddedBroker) and has_arrow():
         try:
-            return _by_reading(broker, queue, offsets, wanted)
+            return _by_scanning(broker, queue, offsets, wanted)
         except NotAllowed:
-            pass  # who may not read the whole log may still ask for single messages
+            pass  # a user who may not read the whole log may still look up single messages
     return list(_one_by_one(broker, queue, offsets, wanted))
 
 
@@ -91,8 +92,8 @@ def _one_by_one(broker: Broker, queue: str, offsets: list[int], wanted: WaitingF
             yield offset
 
 
-def _by_reading(broker: EmbeddedBroker, queue: str, offsets: list[int], wanted: WaitingFilter) -> list[int]:
-    """As one by one, where each look-up would read much of what the others read."""
+def _by_scanning(broker: EmbeddedBroker, queue: str, offsets: list[int], wanted: WaitingFilter) -> list[int]:
+    """Like `_one_by_one`, in one pass over the log: single look-ups would read the same parts again and again."""
     spectator = broker.spectate()
     left, last = set(offsets), max(offsets)
     found: dict[int, str | None] = {}
@@ -112,5 +113,5 @@ def _by_reading(broker: EmbeddedBroker, queue: str, offsets: list[int], wanted: 
             if event.queue == queue:
                 for offset in range(event.first, event.first + event.count):
                     if offset in found:
-                        found[offset] = event.reason or (None if event.state in _ANEW else found[offset])
+                        found[offset] = event.reason or (None if event.state in _WITHOUT_REASON else found[offset])
     return [offset for offset, reason in found.items() if wanted.fits_reason(reason)]

@@ -1,4 +1,4 @@
-"""Cron texts: five fields, read once and bounded, and the times that they name in a time zone."""
+"""Cron expressions: parsing their five fields, and finding the next time that one names in a time zone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remuda.model.texts import shown
 
 _LONGEST: Final = 200
 _SEARCHED_DAYS: Final = 366 * 8
-"""Eight years hold every date there is, 29 February included."""
+"""Eight years hold every date, 29 February included, even around a year like 2100."""
 
 _MACROS: Final = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -29,7 +29,7 @@ _FIELDS: Final[tuple[tuple[str, int, int, dict[str, int]], ...]] = (
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """The times that a cron text names."""
+    """A parsed cron expression."""
 
     text: str
     zone: str
@@ -69,7 +69,6 @@ class Cron(msgspec.Struct, frozen=True):
         """The first time after this one, in microseconds since the epoch."""
         zone = _zone(self.zone)
         after = datetime.fromtimestamp(time / SECOND, UTC)
-        # A day earlier, since clocks that are set back bring times of the local day before.
         day = after.astimezone(zone).date()
         for _ in range(_SEARCHED_DAYS):
             if self._takes(day):
@@ -88,8 +87,8 @@ class Cron(msgspec.Struct, frozen=True):
         return by_day or by_weekday
 
     def _moments(self, day: date, zone: ZoneInfo) -> Iterator[datetime]:
-        """The times of a local day. One that a change of clocks leaves out comes when it would have; one that it
-        brings twice comes once, unless every hour is meant."""
+        """The times of a local day. A time that a change of clocks skips runs when it would have come without the
+        change; one that it repeats runs once, or twice if the expression names every hour."""
         every_hour = len(self.hours) == 24
         for hour in self.hours:
             for minute in self.minutes:

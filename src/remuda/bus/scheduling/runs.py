@@ -1,4 +1,4 @@
-"""Planning the runs of schedules, and deciding about each run as it begins."""
+"""Plans the runs of schedules, and decides about each run as it begins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Schedules:
         self.by_topic[topic] = schedule
 
     def fitted(self, broker: Broker, chosen: Mapping[str, QueueSettings]) -> Mapping[str, QueueSettings]:
-        """The settings of queues. Where a ledger keeps runs apart, the queues of schedules need no unique ids."""
+        """The queue settings to declare. With a run ledger, the queues of schedules need no unique ids."""
         if run_ledger(broker) is None:
             return chosen
         mine = {schedule.queue for schedule in self.by_topic.values()}
@@ -42,7 +42,7 @@ class Schedules:
         }
 
     def plan_all(self) -> None:
-        """Make sure that each schedule has its next run."""
+        """Publish the next run of each schedule, unless it is planned already."""
         now = self._bus.now()
         for topic, schedule in self.by_topic.items():
             due = schedule.rule.next_after(now)
@@ -50,7 +50,7 @@ class Schedules:
             self._plan(topic, schedule, due, None)
 
     def begin(self, message: Message) -> bool:
-        """A run begins: plan the next one. False if this one is to be left out."""
+        """Plan the run after this one, which begins now. False if this one must not run."""
         schedule = self.by_topic.get(message.name)
         if schedule is None or NAME not in message.headers:
             return True
@@ -61,10 +61,10 @@ class Schedules:
             return False
         self._plan(message.name, schedule, schedule.next_after(due, now), due)
         if message.headers.get(RULE) != str(schedule.rule):
-            _log.info("%s: the run that was due under its former rule is left out", schedule.name)
+            _log.info("%s: skipping a run that was planned before the schedule was changed", schedule.name)
             return False
         if schedule.is_missed(due, now):
-            _log.warning("%s: a run was missed and is left out", schedule.name)
+            _log.warning("%s: skipping a run that comes too late", schedule.name)
             return False
         return True
 
@@ -79,7 +79,7 @@ class Schedules:
             if not ledger.is_planned(schedule.name, due):
                 headers[COPY] = uuid4().hex
                 broker.publish(_run(topic, run, headers, due), queue=schedule.queue)
-                # Not before: what was noted and not published would never run. Of two copies one runs.
+                # Only after publishing: a run that was noted but not published would be lost. Of two copies, one runs.
                 ledger.plan(schedule.name, due)
             return
         message = _run(topic, run, headers, due)
@@ -89,11 +89,11 @@ class Schedules:
             try:
                 broker.publish(message, queue=schedule.queue)
             except (Duplicate, PartlyRefused):
-                _log.debug("%s: the run %s is planned already", schedule.name, run)
+                _log.debug("%s: the run %s is already planned", schedule.name, run)
 
 
 def run_ledger(broker: Broker) -> RunLedger | None:
-    """What keeps runs apart on a broker whose queues cannot have unique ids."""
+    """The record of planned and begun runs, on a broker whose queues cannot have unique ids."""
     found: RunLedger | None = getattr(broker, "runs", None)
     return found
 

@@ -1,8 +1,8 @@
-"""One schedule: when it runs, and what becomes of times that were missed.
+"""One schedule: when it runs, and what happens to runs that were missed.
 
 Each run is a message of its own, delayed until it is due, whose id is made from the schedule's name and that time. When
-a run begins, the next one is published; a second publish of the same run is a duplicate, whoever makes it. So the chain
-goes on over restarts, and several processes that share a broker run each time once.
+a run begins, the next one is published; publishing the same run again is refused as a duplicate. So the chain
+continues after restarts, and each run happens once, however many processes share the broker.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ NAME: Final = "remuda-schedule"
 """The header that says which schedule a message is a run of."""
 RULE: Final = "remuda-schedule-rule"
 LAST: Final = "remuda-schedule-last"
-"""The header that says when the run before was due."""
+"""The header that says when the previous run was due."""
 COPY: Final = "remuda-schedule-copy"
-"""The header that tells copies of one run apart, where the broker takes several."""
+"""The header that tells copies of one run apart, on a broker that does not refuse duplicates."""
 _TOLERANCE: Final = 60 * SECOND
 
 
 class CatchUp(StrEnum):
-    """What becomes of times at which nothing ran."""
+    """What happens to the times that passed while nothing ran."""
 
     ONCE = "once"
-    """They are made up for by one run."""
+    """One run makes up for all of them."""
     ALL = "all"
-    """Each of them runs, one after the other."""
+    """Each gets its run, one after the other."""
     SKIP = "skip"
-    """They are left out."""
+    """They are skipped."""
 
 
 class Every(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Every(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A name, a rule, and what to do about times that were missed."""
+    """A name, a rule, and what to do about missed runs."""
 
     name: str
     queue: str
@@ -75,14 +75,14 @@ class Schedule(msgspec.Struct, frozen=True):
         return run_id(self.name, due)
 
     def next_after(self, due: int, now: int) -> int:
-        """When the run after the one that was due then comes."""
+        """When the run after the one due at `due` comes."""
         start = due if self.catch_up is CatchUp.ALL else max(due, now)
         following = self.rule.next_after(start)
         assert following is not None
         return following
 
     def is_missed(self, due: int, now: int) -> bool:
-        """Whether a run comes so late that it is to be left out."""
+        """Whether a run comes so late that it is skipped."""
         if self.catch_up is not CatchUp.SKIP:
             return False
         following = self.rule.next_after(due)
@@ -95,5 +95,5 @@ def topic_of(name: str) -> str:
 
 
 def run_id(name: str, due: int) -> str:
-    """The id of the message that is a schedule's run at a time."""
+    """The message id of the run that is due at this time."""
     return f"schedule:{name}:{due}"

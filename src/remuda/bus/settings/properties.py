@@ -1,4 +1,4 @@
-"""Every setting there is: how it is read, what it is by default, and whether a queue may have its own."""
+"""All settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remuda.model.topics import check_topic
 
 
 class Property(msgspec.Struct, frozen=True):
-    """One setting: how it is read, what it is by default, and whether a queue may have its own."""
+    """One setting: how it is read, its default, and whether a queue may have its own value."""
 
     read: Callable[[Any], Any]
     default: Any
@@ -24,7 +24,7 @@ class Property(msgspec.Struct, frozen=True):
 
 
 MOST_THREADS: Final = 10_000
-"""Of one queue."""
+"""The most that one queue may have."""
 
 
 def _whole(minimum: int, most: int = LARGEST) -> Callable[[Any], int]:

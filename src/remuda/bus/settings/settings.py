@@ -8,8 +8,8 @@ quoted, since a table cannot also be a value:
     message.retry.max = 3
     "message.retry.max.Orders.ship" = 10
 
-`message.retry.check.interval` is accepted for compatibility and has no effect: nothing is checked for at intervals,
-since a retry comes when it is due.
+`message.retry.check.interval` is accepted for compatibility and has no effect: there is nothing to check at intervals,
+since each retry comes when it is due.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FILE, _CODE, _ENVIRONMENT = 1, 2, 3
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A value and where it came from; of two sources that name the same thing, the higher rank wins."""
+    """A value and its source; of two spellings of one setting, the higher rank wins."""
 
     value: Any
     source: str
@@ -43,7 +43,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one queue, after all sources were asked."""
+    """The effective settings of one queue."""
 
     retry: RetryPolicy
     timeout: int | None
@@ -105,7 +105,7 @@ class Settings:
             self.put(names[known] + (f".{queue}" if queue else ""), value, variable, _ENVIRONMENT)
 
     def put(self, name: str, value: Any, source: str, rank: int = _ENVIRONMENT + 1) -> None:
-        """Take one setting, or refuse it with its name."""
+        """Add one setting; raises `InvalidOption` with its source and name."""
         known = property_of(name) if isinstance(name, str) else None
         if known is None:
             raise InvalidOption(f"{source}: unknown setting {shown(name)}{_hint(str(name), list(PROPERTIES))}")
@@ -121,7 +121,7 @@ class Settings:
             raise InvalidOption(f"{source}: {name} {error}") from None
 
     def get(self, name: str) -> Setting:
-        """What holds for queues that have no value of their own."""
+        """The value for queues that have none of their own."""
         return self._values.get(name, Setting(PROPERTIES[name].default, "default"))
 
     def own(self, name: str, queue: str) -> Setting | None:
@@ -130,17 +130,17 @@ class Settings:
         return max((one for one in found if one is not None), key=lambda one: one.rank, default=None)
 
     def unknown_queues(self, queues: Iterable[str]) -> set[str]:
-        """Queues that some setting names, and that are none of these."""
+        """Queues that a setting names but that are not among these."""
         known = {name for queue in queues for name in (queue, _shell_name(queue))}
         named = {name[len(prefix) + 1 :] for name in self._values if (prefix := property_of(name)) and prefix != name}
         return named - known
 
     def for_queue(self, queue: str, options: HandlerOptions) -> QueueSettings:
-        """What holds for a queue: its own settings, then what its handler says, then the general settings."""
+        """The settings of a queue: its own come first, then its handler's options, then the general settings."""
 
-        def pick(name: str, said: Any) -> Any:
+        def pick(name: str, option: Any) -> Any:
             own = self.own(name, queue)
-            return own.value if own is not None else said if said is not None else self.get(name).value
+            return own.value if own is not None else option if option is not None else self.get(name).value
 
         return QueueSettings(
             retry=self._retry(queue, options),
@@ -160,21 +160,21 @@ class Settings:
         ]
         for queue, options in queues.items():
             chosen = self.for_queue(queue, options)
-            said = {
+            shown_settings = {
                 "message.retry": (chosen.retry, options.retry),
                 "message.timeout": (chosen.timeout, options.timeout),
                 "message.failover": (chosen.failover, options.failover),
                 "message.threads": (chosen.threads, options.threads),
                 "message.executor": (chosen.executor, options.executor),
             }
-            for name, (value, written) in said.items():
+            for name, (value, written) in shown_settings.items():
                 own = self._source_of(name, queue)
                 if own is not None or written is not None:
                     rows.append((f"{name}.{queue}", value, own.source if own is not None else "handler"))
         return rows
 
     def _in_force(self, name: str) -> Any:
-        """A general value as it works out: no interval is shorter than the shortest allowed."""
+        """A general value as it takes effect: no retry interval is shorter than the minimum."""
         value = self.get(name).value
         if name != "message.retry.intervals":
             return value

@@ -1,4 +1,4 @@
--- What publishers and relays ask. Parameters are :named; {p} is the schema and the prefix of all names.
+-- The statements of publishers, relays and administration. Parameters are :named; {p} is the schema and table prefix.
 
 -- name: publish_one
 INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body)
@@ -58,7 +58,7 @@ SELECT lane FROM {p}lanes WHERE relay IS NULL OR until <= clock_timestamp() ORDE
 UPDATE {p}lanes SET relay = NULL, until = '-infinity' WHERE lane = ANY(CAST(:lanes AS smallint[])) AND relay = :relay
 
 -- name: take
--- A lane is taken, or kept, from where progress says it came to.
+-- Take or keep lanes, and bring their rows up to date with the latest progress.
 WITH latest AS (
     SELECT DISTINCT ON (p.lane) p.* FROM unnest(CAST(:lanes AS smallint[])) AS wanted (lane)
     JOIN {p}lanes l USING (lane) JOIN {p}progress p ON p.lane = l.lane AND p.number > l.number
@@ -94,9 +94,9 @@ SELECT DISTINCT key FROM {p}held WHERE status = 'delayed' AND lane = ANY(CAST(:l
 SELECT CAST(pg_current_snapshot() AS text), CASE WHEN is_called THEN last_value ELSE 0 END FROM {p}position
 
 -- name: read
--- What target sees and done does not: transactions that were running then, and those with higher numbers. Of these
--- the few that had taken their position before done are found by number, the others by position. A transaction
--- that has nothing for these lanes is a row without a message, so that a reader knows how far it came.
+-- What target sees and done does not: transactions that were running at done, and those with higher numbers. Of these,
+-- the few whose position is older than done are found by number, the others by position. A transaction without
+-- messages in these lanes gives a row without a message, so that the reader can move past it.
 SELECT m.seq, m.lane, t.position, m.id, m.topic, m.body, m.key, m.object, m.mime_type, m.headers, m.priority, m.due, m.expires,
        m.produced, m.topics, m.created, m.wire
 FROM (
@@ -120,7 +120,7 @@ LEFT JOIN LATERAL (
 ORDER BY t.position, m.seq LIMIT :count
 
 -- name: progress
--- Waits for whoever takes the lanes away, and then writes nothing.
+-- If another relay is taking the lanes over, this waits for it, and then inserts nothing.
 WITH mine AS (SELECT lane FROM {p}lanes WHERE lane = ANY(CAST(:lanes AS smallint[])) AND relay = :relay FOR SHARE)
 INSERT INTO {p}progress (slot, lane, done, low, target, target_low, position, seq)
 SELECT s.last_value, mine.lane, CAST(:done AS pg_snapshot), :low, CAST(CAST(:target AS text) AS pg_snapshot), :target_low, :position, :seq
@@ -135,7 +135,7 @@ VALUES (:lane, :status, :attempts, clock_timestamp() + CAST(:wait AS double prec
         :id, :topic, :topics, :object, :key, :mime_type, :headers, :wire, :body)
 
 -- name: held_due
--- Of each key only the first may be sent.
+-- Only the first message of each key may be sent.
 SELECT h.number, h.lane, h.attempts, h.id, h.topic, h.body, h.key, h.object, h.mime_type, h.headers, h.priority, h.due, h.expires,
        h.produced, h.topics, h.created, h.wire
 FROM {p}held h
@@ -163,7 +163,7 @@ RETURNING id
 SELECT pg_notify('{channel}', '')
 
 -- name: current
--- Where each lane is: its row, or newer progress.
+-- The progress of each lane: its own row, or a newer one in progress.
 SELECT l.lane, coalesce(n.done, l.done) AS done, CASE WHEN n.lane IS NULL THEN l.target ELSE n.target END AS target,
        coalesce(n.position, l.position) AS position, coalesce(n.seq, l.seq) AS seq
 FROM {p}lanes l LEFT JOIN LATERAL (
@@ -229,7 +229,7 @@ SELECT setval('{p}slot', :slot)
 LOCK TABLE {p}messages_{slot}, {p}transactions_{slot}, {p}progress_{slot} IN ACCESS EXCLUSIVE MODE
 
 -- name: slot_is_old
--- Whether nothing in a slot is younger than the retention, unsent, or the only note of how far a lane came.
+-- Whether nothing in a slot is younger than the retention, unsent, or the only record of a lane's progress.
 SELECT NOT EXISTS (SELECT FROM {p}lanes l, {p}transactions_{slot} t
                    WHERE t.xid >= pg_snapshot_xmin(l.done) AND NOT pg_visible_in_snapshot(t.xid, l.done))
    AND NOT EXISTS (SELECT FROM {p}lanes l, {p}messages_{slot} m

@@ -1,5 +1,5 @@
--- After a dump was restored, transactions are numbered anew. What was sent stays sent, and the rest becomes one
--- transaction: this one.
+-- After a dump was restored, transactions have new numbers. What was sent stays sent; all the rest becomes part of one
+-- transaction, this one.
 LOCK TABLE {p}messages, {p}transactions, {p}progress, {p}lanes IN ACCESS EXCLUSIVE MODE;
 
 CREATE TEMPORARY TABLE remuda_unsent ON COMMIT DROP AS

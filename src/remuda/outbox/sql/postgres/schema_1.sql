@@ -1,6 +1,6 @@
--- Everything an application commits is only ever appended: to messages, and at commit to transactions, which says in
--- which order transactions committed. Relays note how far they came in progress. All three rotate over four slots, and
--- a slot is emptied by TRUNCATE, so that no dead rows arise, however long other transactions run.
+-- An application only ever appends: to messages, and at commit to transactions, which records the order of commits.
+-- Relays record their position in progress. All three tables rotate over four slots, and a slot is emptied by TRUNCATE,
+-- so that there are no dead rows, however long other transactions run.
 
 CREATE TABLE {p}schema (
     version integer NOT NULL,
@@ -11,7 +11,7 @@ CREATE TABLE {p}schema (
 CREATE SEQUENCE {p}slot MINVALUE 0 START 0;
 CREATE SEQUENCE {p}seq;
 CREATE SEQUENCE {p}position;
--- When a relay was last woken, in milliseconds: read and set outside of any transaction.
+-- When relays were last notified, in milliseconds; a sequence, since it is read and set outside any transaction.
 CREATE SEQUENCE {p}woken MINVALUE 0 START 0;
 SELECT setval('{p}slot', 0), setval('{p}woken', 0);
 
@@ -68,7 +68,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- done: all that this snapshot sees was sent. target, position, seq: of what target sees besides, all up to there.
+-- done: everything that this snapshot sees was sent. target, position, seq: of what only target sees, everything up to
+-- there was sent too.
 -- low: transactions that began after done have higher positions.
 CREATE TABLE {p}lanes (
     lane smallint PRIMARY KEY,
@@ -123,8 +124,8 @@ CREATE TABLE {p}inbox (
 );
 CREATE INDEX {n}inbox_handled ON {p}inbox (handled);
 
--- Runs when a transaction commits. A position taken now is in the order of commits: who commits later comes later.
--- NOTIFY takes a lock that all commits share, so it is sent once in 20 ms at most; a relay that was woken stays awake.
+-- Runs when a transaction commits, so positions are in the order of commits. NOTIFY takes a lock that all commits share,
+-- so it is sent at most every 20 ms; a relay that was notified keeps polling for a while.
 CREATE FUNCTION {p}commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint;

@@ -1,5 +1,5 @@
--- What publishers and relays ask. Parameters are :named; {p} is the prefix of all names, {now} the time in seconds.
--- Lists come as JSON.
+-- The statements of publishers, relays and administration. Parameters are :named, lists as JSON; {p} is the table
+-- prefix, {now} the time in seconds.
 
 -- name: publish
 INSERT INTO {p}messages (lane, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body)
@@ -64,7 +64,7 @@ VALUES (:lane, :status, :attempts, {now} + :wait, {now} + :keep, :reason, :prior
         :id, :topic, :topics, :object, :key, :mime_type, :headers, :wire, :body)
 
 -- name: held_due
--- Of each key only the first may be sent.
+-- Only the first message of each key may be sent.
 SELECT number, lane, attempts, id, topic, body, key, object, mime_type, headers, priority, due, expires, produced, topics, created, wire
 FROM {p}held h
 WHERE status = 'delayed' AND lane IN (SELECT value FROM json_each(:lanes)) AND next_at <= {now}
