@@ -1,4 +1,4 @@
-"""Pictures made on the server: sparklines and heat maps as SVG values, and points for the charts."""
+"""Graphics computed on the server: values for sparklines, heat maps and diagrams in SVG, and points for charts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class HeatMap(msgspec.Struct, frozen=True):
-    """How long messages took, by time and latency; and the percentiles of all of it."""
+    """How many messages took how long, by time and latency, and the percentiles over all."""
 
     cells: list[Cell]
     labels: list[str]
@@ -43,7 +43,7 @@ class HeatMap(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A message in the diagram of a conversation; its place is that of its upper left corner."""
+    """A message in the diagram of a conversation; `x` and `y` are its upper left corner."""
 
     row: MessageRow
     x: int
@@ -51,7 +51,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Diagram(msgspec.Struct, frozen=True):
-    """What caused what: causes on the left, what came of them on the right."""
+    """What caused what: causes on the left, effects on the right."""
 
     nodes: list[Node]
     edges: list[str]
@@ -63,7 +63,7 @@ class Diagram(msgspec.Struct, frozen=True):
 
 
 def conversation_diagram(tree: Sequence[tuple[int, MessageRow]]) -> Diagram:
-    """Rows with their depth, each behind what caused it, as boxes and the lines between them."""
+    """The diagram of a conversation, given as rows with their depth, each after its cause."""
     children: list[list[int]] = [[] for _ in tree]
     path: list[int] = []
     for number, (depth, _) in enumerate(tree):
@@ -104,7 +104,7 @@ def sparkline(samples: Sequence[Sample]) -> str:
     begin = end - _SPARK_SECONDS
     shown = [sample for sample in samples if sample.time >= begin]
     if earlier := [sample for sample in samples if sample.time < begin][-1:]:
-        shown.insert(0, earlier[0]._replace(time=begin))  # what was so before is so where the line begins
+        shown.insert(0, earlier[0]._replace(time=begin))  # the line begins with the last value before it
     most = max((sample.waiting + sample.in_flight for sample in shown), default=0)
     if not most:
         return ""

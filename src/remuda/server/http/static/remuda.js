@@ -1,4 +1,4 @@
-// What pages do beyond plain links and forms: theme, charts, live tail, selections, confirmations, shortcuts.
+// Beyond plain links and forms: theme, charts, live tail, selections, confirmations, shortcuts.
 "use strict";
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -11,7 +11,7 @@ document.addEventListener("click", (event) => {
   if (target.matches("[data-ask]") && !confirm(target.dataset.ask)) event.preventDefault();
 });
 
-// Only now do these buttons do what they say: a click before this script ran would have been lost, or unasked.
+// These buttons are disabled until here: an earlier click would do nothing, or skip the question.
 for (const button of all("[data-theme-switch], [data-copy], [data-ask]")) button.disabled = false;
 
 function switchTheme() {
@@ -32,7 +32,7 @@ function copy(button) {
   document.execCommand("copy");
   field.remove();
   button.focus();
-  button.dataset.label ??= button.textContent; // a second click finds what the first one wrote
+  button.dataset.label ??= button.textContent; // on a second click the text may still be "Copied"
   button.textContent = "Copied";
   setTimeout(() => (button.textContent = button.dataset.label), 4000);
 }
@@ -71,7 +71,7 @@ for (const form of all("form[data-selection]")) {
   });
 }
 
-// Rows that the index found come without their bodies; their beginnings are asked for once the page stands.
+// Rows that the index found come without their bodies; the excerpts are fetched once the page is shown.
 for (const list of all("[data-excerpts]")) {
   const cells = all("[data-excerpt]", list);
   if (!cells.length) continue;
@@ -122,7 +122,7 @@ async function refresh() {
       const values = await answer.json();
       charts.filter((chart) => chart.element.dataset.from === source).forEach((chart) => chart.update(values));
     } catch {
-      // The server is away; the next round asks again.
+      // The server does not answer; the next round asks again.
     }
   }
 }
@@ -166,7 +166,7 @@ if (tail) {
   pause.addEventListener("click", () => {
     const paused = pause.getAttribute("aria-pressed") === "true";
     pause.setAttribute("aria-pressed", String(!paused));
-    pause.textContent = paused ? "Pause" : "Go on";
+    pause.textContent = paused ? "Pause" : "Resume";
     schedule();
   });
   addEventListener("pagehide", () => source.close());
