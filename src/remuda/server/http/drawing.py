@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.model.durations import MILLISECOND
+from remuda.model.durations import MILLISECOND, MINUTE
 from remuda.server.http.rates import Sample
 from remuda.server.http.recent import BUCKETS, SLOT, SLOTS
 from remuda.server.http.render import span
@@ -116,23 +116,23 @@ def sparkline(samples: Sequence[Sample]) -> str:
 
 
 def depth_points(samples: Sequence[Sample]) -> dict[str, Any]:
-    """A queue over time: what waits, is in flight and is dead, and messages per second."""
-    times, published, done, failed = [], [], [], []
+    """A queue over time: what waits, is in flight and is dead, and messages per second since the sample before."""
+    published, done, failed = [], [], []
     for before, sample in pairwise(samples):
         passed = max(sample.time - before.time, 0.001)
-        times.append(round(sample.time, 2))
         published.append(round(max(sample.published - before.published, 0) / passed, 2))
         done.append(round(max(sample.done - before.done, 0) / passed, 2))
         failed.append(round(max(sample.failed - before.failed, 0) / passed, 2))
-    rest = samples[1:]
+    rates = {"published": published, "done": done, "failed": failed}
     return {
-        "times": times,
+        "times": [round(sample.time, 2) for sample in samples],
         "depth": {
-            "waiting": [sample.waiting for sample in rest],
-            "in flight": [sample.in_flight for sample in rest],
-            "dead": [sample.parked for sample in rest],
+            "waiting": [sample.waiting for sample in samples],
+            "in flight": [sample.in_flight for sample in samples],
+            "dead": [sample.parked for sample in samples],
         },
-        "rates": {"published": published, "done": done, "failed": failed},
+        # Nothing is known before the first sample: its rate is that of the second.
+        "rates": {name: [*(values[:1] or [0.0] * len(samples)), *values] for name, values in rates.items()},
     }
 
 
@@ -149,7 +149,7 @@ def heat_map(slots: Mapping[int, Sequence[int]], now: int) -> HeatMap:
         if count
     ]
     bounds = [MILLISECOND * 4**bucket for bucket in range(BUCKETS)]
-    labels = [span(bound) for bound in bounds[:-1]]
+    labels = [span(bound) if bound < MINUTE else f"{bound // MINUTE} min" for bound in bounds[:-1]]
     summed = [sum(counts[bucket] for counts in recent.values()) for bucket in range(BUCKETS)]
     total = sum(summed)
     percentiles = {

@@ -388,7 +388,8 @@ async def failed(request: Request, error: Exception) -> Response:
 
 def _totals(queues: list[QueueSummary]) -> dict[str, float]:
     return {
-        "waiting": sum(queue.waiting + queue.delayed for queue in queues),
+        "waiting": sum(queue.waiting for queue in queues),
+        "delayed": sum(queue.delayed for queue in queues),
         "in_flight": sum(queue.in_flight for queue in queues),
         "parked": sum(queue.parked for queue in queues),
         "published": sum(queue.published_per_second for queue in queues),
