@@ -9,7 +9,9 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -17,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.bus.bus import Bus
 from remuda.model.message import Message
-from remuda.server.http import deliveries, stream
+from remuda.server.http import deliveries, stream, wire
+from remuda.server.http.api import Api
 from remuda.server.http.idempotency import Idempotency
 from remuda.server.http.problems import Problem
 from tests.server.site import Site, serving, until
@@ -82,6 +85,13 @@ def test_what_cannot_be_published_is_told_and_nothing_is_stored(site: Site, sent
     assert answer.headers["content-type"] == "application/problem+json"
     assert said in answer.json()["detail"]
     assert site.client.get("/api/v1/log?from=0").json()["entries"] == []
+
+
+def test_a_wrong_timeout_is_named_as_such(site: Site) -> None:
+    """U2"""
+    answer = site.client.post("/api/v1/messages?timeout=5+parsecs", json={"topic": "a"})
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("timeout: ")
 
 
 def test_a_batch_that_is_refused_in_part_says_which(site: Site) -> None:
@@ -317,6 +327,30 @@ def test_a_whole_life_with_attempts_errors_callbacks_and_queue_delay() -> None:
         assert site.client.get("/api/v1/messages/unknown").status_code == 404
 
 
+def test_offsets_within_a_group_are_gone_through_once() -> None:
+    """U2: a hundred thousand of them would hold up the event loop for seconds if each message of the group did."""
+    rounds = []
+
+    class Offsets(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            rounds.append(1)
+            return super().__iter__()
+
+    class Asking:
+        service = SimpleNamespace(group=None)
+
+        def path(self, name: str) -> str:
+            return name
+
+        async def run(self, *_: object) -> object:
+            return SimpleNamespace(offsets=[5, 6, 7])
+
+    asked = wire.Choice(group="k", offsets=Offsets([9, 7, 5]))
+    chosen = asyncio.run(Api()._choice(Asking(), asked))  # type: ignore[arg-type]
+    assert chosen.offsets == ((5, 1), (7, 1))
+    assert len(rounds) == 1
+
+
 def test_dead_letters_are_grouped_and_reprocessed_with_who() -> None:
     """U2 B15"""
     bus = Bus()
@@ -343,7 +377,8 @@ def test_dead_letters_are_grouped_and_reprocessed_with_who() -> None:
             count: int = answer.json()["count"]
             return count
 
-        assert post("reprocess", group=groups[1]["key"]) == 5
+        assert post("reprocess", group=groups[1]["key"], offsets=[0, 1, 2, 3]) == 2
+        assert post("reprocess", group=groups[1]["key"]) == 3
         assert post("reprocess", offsets=[0]) == 1
         assert post("reprocess", reason="2", states="E") == 1
         assert post("reprocess", since=int(time.time() * 1e6) + 10**9) == 0

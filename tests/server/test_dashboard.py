@@ -205,7 +205,7 @@ def test_live_tail_follows_with_filters_in_the_address(shop: Site, watched: Watc
     shop.bus.publish("idle.last", 2)
     page.wait_for_timeout(400)
     expect(row).to_have_count(1)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(row).to_have_count(3)
     page.get_by_label("Show").select_option("events")
     page.get_by_label("Queue").fill("reserve")

@@ -44,7 +44,7 @@ def test_reprocess_failed_and_dead_sends_back_both(site: Site) -> None:
 
 def test_pause_keeps_taking_messages_and_resume_is_offered(site: Site) -> None:
     """U1, Q14"""
-    assert "orders is paused. It still takes messages in." in act(site, action="pause")
+    assert "orders is paused. It still accepts messages." in act(site, action="pause")
     site.publish("order.placed", 1)
     page = site.client.get("/queues/orders").text
     assert 'value="resume"' in page

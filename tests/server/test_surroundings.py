@@ -18,7 +18,7 @@ from playwright.sync_api import expect
 from remuda import Binding, Bus
 from remuda.model.state import State
 from remuda.outbox import Outbox
-from remuda.server.http.drawing import conversation_diagram, sparkline
+from remuda.server.http.drawing import conversation_diagram, depth_points, sparkline
 from remuda.server.http.rates import Sample
 from remuda.server.http.values import MessageRow
 from remuda.server.http.webhooks import webhook
@@ -217,6 +217,18 @@ def test_a_diagram_has_causes_on_the_left_and_no_two_boxes_in_one_place() -> Non
     assert places["a"][0] < places["b"][0] == places["e"][0] < places["c"][0]
     assert places["c"][1] < places["d"][1] < places["f"][1]
     assert conversation_diagram([(0, row("alone"))]).height == drawn.node_height
+
+
+def test_the_charts_of_an_idle_queue_span_all_the_time_it_was_watched() -> None:
+    """U1: of an idle queue, only the first and the last sample are kept."""
+    idle = [Sample(time, 5, 0, 2, 9, 4, 2) for time in (100.0, 500.0)]
+    drawn = depth_points(idle)
+    assert drawn["times"] == [100.0, 500.0]
+    assert drawn["depth"] == {"waiting": [5, 5], "in flight": [0, 0], "dead": [2, 2]}
+    assert drawn["rates"] == {"published": [0, 0], "done": [0, 0], "failed": [0, 0]}
+    assert depth_points([*idle, Sample(502.0, 6, 0, 2, 10, 4, 2)])["rates"]["published"] == [0, 0, 0.5]
+    assert depth_points(idle[:1])["rates"]["done"] == [0]
+    assert depth_points([])["rates"]["done"] == []
 
 
 def test_a_line_begins_with_what_was_so_before() -> None:

@@ -18,7 +18,7 @@ from remuda.broker.shared import frames
 from remuda.broker.shared.command_checks import checked
 from remuda.log.reader import Reader
 from remuda.model.commands import Pull, Settle, Subscribe
-from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError
+from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.settlement import Outcome, Settlement
 from remuda.server.users import EVERYTHING, Users, add_user
@@ -66,6 +66,17 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
     file = tmp_path_factory.mktemp("users") / "users.toml"
     add_user(file, "ann", "correct horse", {"/": EVERYTHING})
     return Users.load(file)
+
+
+def test_s6_an_address_that_cannot_be_used_is_refused_in_one_line(server: WireServer, users: Users) -> None:
+    with open_broker("memory://") as broker:
+        taken = r"^cannot listen on 127\.0\.0\.1:\d+ for remuda://: Address already in use; choose another address$"
+        with pytest.raises(StorageError, match=taken):
+            serve_wire(broker, server.address)
+        with pytest.raises(
+            StorageError, match=r"^cannot listen on a\.\.b:1234 for remuda://: .*; choose another address$"
+        ):
+            serve_wire(broker, ("a..b", 1234), users=users, insecure=True)
 
 
 def test_s6_login(tmp_path: Path, users: Users) -> None:

@@ -224,5 +224,5 @@ def test_s6_no_command_is_forgotten() -> None:
 def test_s6_only_users_with_permissions_are_taken(tmp_path: Path) -> None:
     with open_broker("memory://") as broker:
         others: Any = DashboardUsers([make_entry("ann", PASSWORD, "operator")])
-        with pytest.raises(InvalidOption, match=r"users must be those of remuda\.server\.users"):
+        with pytest.raises(InvalidOption, match=r"users must be a remuda\.server\.users\.Users"):
             serve_wire(broker, ("127.0.0.1", 0), users=others)

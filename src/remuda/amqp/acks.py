@@ -21,28 +21,28 @@ class AckWindow:
 
     @property
     def unanswered(self) -> int:
-        """How many were neither acknowledged nor answered otherwise."""
+        """How many deliveries were neither acknowledged nor rejected."""
         return len(self._unsettled) - len(self._acked)
 
     def delivered(self, tags: Iterable[int]) -> None:
         self._unsettled.update(dict.fromkeys(tags))
 
     def ack(self, tags: Iterable[int]) -> int:
-        """Note these as done; those unknown or settled before are left out. How many were noted."""
+        """Mark deliveries as acknowledged; unknown and settled ones are skipped. Returns how many were marked."""
         known = self._unsettled.keys() & set(tags)
         known -= self._acked
         self._acked |= known
         return len(known)
 
     def settle(self, tag: int) -> bool:
-        """Forget one that is answered otherwise; False if it was settled before."""
+        """Drop a delivery that is rejected; False if it is unknown or settled."""
         if tag in self._acked or tag not in self._unsettled:
             return False
         del self._unsettled[tag]
         return True
 
     def frames(self, channel: int) -> list[bytes]:
-        """What tells the broker of everything acknowledged since the last time."""
+        """The frames for everything acknowledged since the last call."""
         acked, unsettled = self._acked, self._unsettled
         if not acked:
             return []
@@ -60,6 +60,6 @@ class AckWindow:
         return out
 
     def clear(self) -> None:
-        """The channel is gone, and with it everything it delivered."""
+        """Drop everything, since the channel is gone."""
         self._unsettled.clear()
         self._acked.clear()

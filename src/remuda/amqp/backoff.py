@@ -10,11 +10,11 @@ from remuda.amqp.options import ConnectionOptions
 from remuda.jitter import CHANCE
 
 _STEADY: Final = 5.0
-"""A connection that held for so long was a good one: the next loss starts the back-off anew."""
+"""A connection that held for this many seconds was a good one: the next loss starts the back-off anew."""
 
 
 class Backoff:
-    """Goes round the hosts, from one at random on."""
+    """Takes the hosts in turn, starting with a random one."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         self._options = options

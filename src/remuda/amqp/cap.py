@@ -26,14 +26,14 @@ EXCEPTION: Final = "cap-exception"
 
 DEFAULT_EXCHANGE: Final = "cap.default.router"
 MESSAGE_TTL: Final = 864_000_000
-"""Ten days in milliseconds; it goes out as a 32-bit number, as CAP writes it."""
+"""Ten days in milliseconds. It is sent as a 32-bit number, as CAP does."""
 
 _NOT_FOUND: Final = 404
 _TIMES: Final = ("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p", "%Y-%m-%d %H:%M:%S")
 
 
 class CapMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with CAP's headers as texts. The body is the sender's own bytes; an empty one stands for null."""
+    """A message with CAP's headers as strings. The body is the sender's own bytes; an empty one stands for null."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ class CapMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def callback(self) -> str | None:
-        """Where the sender wants the handler's answer, if it does."""
+        """Where the sender wants the handler's answer, if it wants one."""
         return self.headers.get(CALLBACK) or None
 
     @property
@@ -67,7 +67,7 @@ def queue_name(group: str, version: str = "v1") -> str:
 
 
 def read(delivery: Delivery) -> CapMessage:
-    """A delivery as CAP understands it. Without the two required headers it is an `InvalidMessage`, for good."""
+    """A delivery as CAP understands it. Raises `InvalidMessage` if one of the two required headers is missing."""
     try:
         table = delivery.properties.headers or {}
     except ProtocolError as error:
@@ -75,14 +75,15 @@ def read(delivery: Delivery) -> CapMessage:
     headers = {name: _text(value) for name, value in table.items() if not isinstance(value, dict | list)}
     for required in (ID, NAME):
         if not headers.get(required):
-            raise InvalidMessage(f"the header {required} is missing, which every message of CAP has")
+            raise InvalidMessage(f"the header {required} is missing; every CAP message has one")
     return CapMessage(id=headers[ID], name=headers[NAME], body=delivery.body, headers=headers)
 
 
 def properties(
     message_id: str, name: str, headers: Mapping[str, str] | None = None, *, sent: datetime | None = None
 ) -> bytes:
-    """Encoded properties for a message that CAP takes: persistent, all header values texts, the id twice."""
+    """Encoded properties of a message that CAP accepts: persistent, all header values strings, the id in the headers
+    and as the message id."""
     table: dict[str, Any] = {ID: message_id, NAME: name, SENT: (sent or datetime.now(UTC)).isoformat()}
     for key, value in (headers or {}).items():
         if key not in (ID, NAME):

@@ -65,13 +65,13 @@ class Reply:
 
     def __init__(self, kinds: tuple[type[Method], ...], begin: Callable[[], None] | None = None) -> None:
         self.kinds = kinds
-        self._begin = begin  # what must be there before anything that comes behind the answer
+        self._begin = begin  # runs before anything that arrived behind the answer is handled
         self.done = threading.Event()
         self.value: tuple[Method, bytes, bytes] | None = None
         self.error: AmqpError | None = None
 
     def answer(self, method: Method, properties: bytes = b"", body: bytes = b"") -> None:
-        """Take the answer. Who waits for it is told by `done`, after what came before it has been handed on."""
+        """Store the answer. `done` is set later, once everything that arrived before the answer was handed over."""
         if self._begin is not None:
             self._begin()
         self.value = (method, properties, body)
@@ -81,7 +81,7 @@ class Reply:
         self.done.set()
 
     def fail_unless_done(self, error: AmqpError, timeout: float) -> None:
-        """The channel is given up: whoever does that says so here, and soon."""
+        """Fail unless the thread that drops the channel does so within this time."""
         if not self.done.wait(timeout):
             self.fail(error)
 
@@ -93,9 +93,10 @@ class Reply:
 
 
 class Channel:
-    """Requests may come from any thread. After a loss it is opened again with its consumers and its prefetch.
+    """May be used from any thread. After a loss it is opened again with its consumers and its prefetch.
 
-    `epoch` counts its lives: deliveries of an earlier one can no longer be settled, and the broker delivers them again.
+    `epoch` counts how often it was lost: deliveries of an earlier epoch can no longer be settled, and the broker
+    delivers them again.
     """
 
     def __init__(self, connection: Connection, number: int, *, confirms: bool, prefetch: int) -> None:
@@ -108,7 +109,7 @@ class Channel:
         self.epoch = 0
         self.consumers: dict[str, Consumer] = {}
         self.resuming: dict[str, Consumer] = {}
-        """Consumers that were asked for again after a loss, in this order, and are not answered yet."""
+        """Consumers that were requested again after a loss, in this order, and are not answered yet."""
         self.window = AckWindow()
         self.tracker = ConfirmTracker()
         self.reply: Reply | None = None
@@ -118,13 +119,13 @@ class Channel:
     def publish(
         self, exchange: str, routing_key: str, body: bytes, properties: bytes = EMPTY, *, mandatory: bool = False
     ) -> Receipt:
-        """Send one message; the receipt tells what became of it, see `publish_many`."""
+        """Send one message; the receipt tells whether the broker accepted it, see `publish_many`."""
         return self.publish_many([Outgoing(exchange, routing_key, properties, body)], mandatory=mandatory)
 
     def publish_many(
         self, messages: Sequence[Outgoing], *, mandatory: bool = False, timeout: float | None = None
     ) -> Receipt:
-        """Send messages in one write. Waits while the connection is down or the broker takes nothing in.
+        """Send messages in one write. Waits while the connection is down or the broker accepts nothing.
 
         On a channel without confirms the receipt is settled as soon as the messages are handed to the connection.
         """
@@ -139,7 +140,7 @@ class Channel:
         return self._sent(receipt)
 
     def publish_now(self, messages: Sequence[Outgoing], *, mandatory: bool = False) -> Receipt | None:
-        """As `publish_many`, where that would not wait; None, and nothing is sent, where it would."""
+        """As `publish_many`, but where that would wait it sends nothing and returns None."""
         messages = tuple(messages)
         connection, number, frame_max = self.connection, self.number, self.connection.frame_max
         if not connection.has_room(self):
@@ -152,7 +153,7 @@ class Channel:
         return self._sent(receipt)
 
     def _hand_over(self, messages: Sequence[Outgoing], data: bytes) -> Receipt:
-        """With the connection's lock held."""
+        """Queue encoded messages for the socket. Call it with the connection's lock held."""
         receipt = Receipt(messages)
         if self.confirms and messages:
             self.tracker.add(receipt)
@@ -175,8 +176,8 @@ class Channel:
         comes_back: bool = True,
         into: Consumer | None = None,
     ) -> Consumer:
-        """Ask for the messages of a queue. A consumer of a queue that goes with the connection shall not come back
-        after a loss: it ends. With `into`, deliveries gather at another consumer of this channel, in their order."""
+        """Consume a queue. Where the queue goes with the connection, `comes_back=False` ends the consumer at a loss
+        instead of resuming it. With `into`, another consumer of this channel collects the deliveries, in order."""
         tag = f"remuda-{next(_TAGS)}"
         request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, _table(arguments))
         consumer = Consumer(self, request, comes_back=comes_back, into=into)
@@ -191,7 +192,7 @@ class Channel:
         return consumer
 
     def cancel(self, consumer: Consumer) -> None:
-        """End a consumer; what it was given stays with it."""
+        """End a consumer; it keeps what it was delivered."""
         if self.consumers.get(consumer.tag) is not consumer:
             return
         try:
@@ -214,7 +215,7 @@ class Channel:
         )  # fmt: skip
 
     def ack(self, deliveries: Iterable[Delivery]) -> int:
-        """Acknowledge deliveries, along with others in as few frames as possible; how many were still open."""
+        """Acknowledge deliveries, in as few frames as possible; returns how many were still unsettled."""
         connection = self.connection
         with connection.changed:
             epoch = self.epoch
@@ -226,7 +227,7 @@ class Channel:
         return count
 
     def nack(self, delivery: Delivery, *, requeue: bool = True) -> bool:
-        """Give a delivery back, or refuse it; False if the broker no longer waits for it."""
+        """Requeue or reject a delivery; False if it is settled or its channel was lost."""
         connection = self.connection
         with connection.changed:
             if not self.open or delivery.epoch != self.epoch or not self.window.settle(delivery.tag):
@@ -251,12 +252,12 @@ class Channel:
         auto_delete: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> QueueDeclareOk:
-        """Make a queue, or check that it is there as described."""
+        """Create a queue, or check that it exists as described."""
         request = QueueDeclare(0, queue, passive, durable, exclusive, auto_delete, False, _table(arguments))
         return self.request(request, QueueDeclareOk, repeatable=True)
 
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue; how many messages it held."""
+        """Delete a queue; returns how many messages it held."""
         return self.request(QueueDelete(0, queue, if_unused, if_empty), QueueDeleteOk).message_count
 
     def purge_queue(self, queue: str) -> int:
@@ -285,7 +286,7 @@ class Channel:
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make an exchange, or check that it is there as described."""
+        """Create an exchange, or check that it exists as described."""
         table = _table(arguments)
         request = ExchangeDeclare(0, exchange, kind, passive, durable, auto_delete, internal, False, table)
         self.request(request, ExchangeDeclareOk, repeatable=True)
@@ -300,7 +301,7 @@ class Channel:
         self.request(request, ExchangeBindOk, repeatable=True)
 
     def close(self) -> None:
-        """Close the channel. What it was delivered and did not settle goes back to its queues."""
+        """Close the channel. Deliveries that were not settled go back to their queues."""
         connection = self.connection
         try:
             if self.open:
@@ -309,7 +310,7 @@ class Channel:
             connection.forget(self, ConnectionEnded("the channel was closed by this program; open another one"))
 
     def request(self, method: Method, expected: type[M], *, repeatable: bool = False) -> M:
-        """Send a method and wait for its answer. One that is `repeatable` comes to the same when it is done twice."""
+        """Send a method and wait for its answer. A `repeatable` one is idempotent: it may be sent twice."""
         with self._one_request:
             return cast("M", self._exchange(method, (expected,), repeatable=repeatable)[1][0])
 
@@ -327,7 +328,7 @@ class Channel:
         began, wait = time.monotonic(), connection.options.retry_after
         while True:
             epoch, reply = self._ask(method, Reply(kinds, begin))
-            # With deliveries in hand the channel is not left behind early: they would come once more.
+            # A channel that holds deliveries is not replaced early: they would be delivered again.
             early = repeatable and not self.consumers and not self.window
             left = connection.options.reply_timeout - (time.monotonic() - began)
             last = not early or wait >= left
@@ -348,11 +349,11 @@ class Channel:
         with connection.changed:
             connection.wait_for(self, None)
             self.reply = reply
-            # What was acknowledged before is told before: a channel that closes first would take it back.
+            # Acknowledgements made before this go out before it: closing the channel first would requeue them.
             connection.flush_acks()
             connection.put(method_frame(self.number, method))
             if isinstance(method, ChannelClose):
-                self.open = False  # whatever came behind it would be an error of the whole connection
+                self.open = False  # anything sent behind it would fail the whole connection
             return self.epoch, reply
 
     def _encoded(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes:
@@ -368,8 +369,8 @@ class Channel:
         return b"".join(out)
 
     def _encoded_alike(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes | None:
-        """Messages for one place whose properties and bodies have the same lengths, as those of a batch mostly have:
-        what stands around them is made once. None if they are not so."""
+        """Encode messages for one exchange and key whose properties and bodies have the same lengths, as in most
+        batches: the frames around them are built once. None if they differ."""
         exchanges, keys, properties, bodies = zip(*messages, strict=True)
         exchange, key, first, body = messages[0]
         if (
@@ -398,7 +399,8 @@ class Channel:
         return frame
 
     def lost(self, error: AmqpError) -> list[Receipt]:
-        """This life of the channel is over. Called with the connection's lock held; the receipts are to be settled."""
+        """Begin a new epoch, since the channel was lost. Call it with the connection's lock held, and settle the
+        receipts it returns."""
         self.open = False
         self.epoch += 1
         self.window.clear()
@@ -415,12 +417,12 @@ class Channel:
         return self.tracker.fail(error)
 
     def renumber(self, number: int) -> None:
-        """Go on under another number: the broker's end of this one does not answer."""
+        """Continue under another number, since the broker's end of this one does not answer."""
         self.number = number
         self._frames.clear()
 
     def opening(self) -> list[tuple[Method, type[Method]]]:
-        """What brings a newly opened channel to where it was, consumers aside."""
+        """The requests that restore a newly opened channel, consumers aside, each with its expected answer."""
         steps: list[tuple[Method, type[Method]]] = []
         if self.confirms:
             steps.append((ConfirmSelect(), ConfirmSelectOk))

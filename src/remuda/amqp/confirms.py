@@ -1,4 +1,4 @@
-"""Publisher confirms: which batch a confirm settles, and which publish a returned message was."""
+"""Publisher confirms: which batch a confirm settles, and which publish a returned message belongs to."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Receipt:
 
     @property
     def failed(self) -> set[int]:
-        """Places of all messages that are not safely with the broker."""
+        """Places of all messages that the broker has not confirmed."""
         return self.nacked | self.returned.keys() | self.unanswered
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for all answers; raises what became of the first message that was not taken."""
+        """Wait for all answers; raises the error of the first message that was not accepted."""
         done = threading.Event()
         self.when_settled(done.set)
         if not done.wait(timeout):
@@ -60,7 +60,7 @@ class Receipt:
         self.check()
 
     def check(self) -> None:
-        """Raise what became of the first message that was not taken, if any."""
+        """Raise the error of the first message that was not accepted, if any."""
         if self.error is not None:
             raise self.error
         if self.returned:
@@ -78,7 +78,7 @@ class Receipt:
             )
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Call this once all answers are there, in the connection's thread, or now if they are."""
+        """Call this in the connection's thread once all answers are there, or right now if they are."""
         with self._lock:
             if not self._settled:
                 self._waiters.append(call)
@@ -111,19 +111,19 @@ class Receipt:
             call()
 
     def answer(self, sequence: int, multiple: bool, taken: bool) -> bool:
-        """Take an answer for one of this batch, or for all up to it; True when it was the last."""
+        """Note an answer to one message of this batch, or to all up to it; True once all are answered."""
         place = sequence - self.first
         if multiple:
-            news = [p for p in range(self._upto, place + 1) if p not in self._ahead] if not taken else []
+            refused = [p for p in range(self._upto, place + 1) if p not in self._ahead] if not taken else []
             self._upto = max(self._upto, place + 1)
             self._ahead = {p for p in self._ahead if p > place}
         else:
-            news = [place] if not taken else []
+            refused = [place] if not taken else []
             if place == self._upto:
                 self._upto += 1
             elif place > self._upto:
                 self._ahead.add(place)
-        self.nacked.update(news)
+        self.nacked.update(refused)
         while self._upto in self._ahead:
             self._ahead.remove(self._upto)
             self._upto += 1
@@ -159,7 +159,7 @@ class ConfirmTracker:
         self._firsts.append(receipt.first)
 
     def answer(self, sequence: int, multiple: bool, taken: bool) -> list[Receipt]:
-        """Take a `basic.ack` or `basic.nack`; the receipts that it completes."""
+        """Note a `basic.ack` or `basic.nack`; returns the receipts that it completes."""
         done: list[Receipt] = []
         place = bisect_right(self._firsts, sequence, self._head) - 1
         if multiple:
@@ -178,7 +178,7 @@ class ConfirmTracker:
         return done
 
     def returned(self, method: BasicReturn, properties: bytes, body: bytes) -> Receipt | None:
-        """Find the publish that came back. Returns come in the order of publishing, and before their confirms."""
+        """Find the publish that was returned. Returns come in the order of publishing, and before their confirms."""
         sought = Outgoing(method.exchange, method.routing_key, properties, body)
         for receipt in self._receipts[self._head :]:
             for place in range(max(0, self._returned_upto + 1 - receipt.first), len(receipt.messages)):
@@ -189,7 +189,7 @@ class ConfirmTracker:
         return None
 
     def fail(self, error: AmqpError) -> list[Receipt]:
-        """The channel is gone: nothing more will be answered."""
+        """Fail what is unanswered, since the channel is gone; returns the receipts concerned."""
         failed = [receipt for receipt in self._receipts[self._head :] if not receipt.complete]
         for receipt in failed:
             receipt.error = error

@@ -1,4 +1,4 @@
-"""A connection with one thread of its own for the socket, so that heartbeats never wait for anybody's handler."""
+"""A connection with its own thread for the socket, so that heartbeats never wait for a handler."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ from remuda.model.errors import Conflict, InvalidOption
 
 _LOG: Final = logging.getLogger("remuda.amqp")
 _BACKLOG: Final = 200
-"""While this many deliveries are waiting here to be taken, nobody is in a hurry for the next."""
+"""While every consumer has this many deliveries to work on, the next ones are not urgent."""
 _WORTH_A_TURN: Final = 65536
-_LOOK: Final = 0.25
-"""How often, in seconds, those who wait for an answer check whether they may keep waiting."""
-_HASTE: Final = 0.2
+"""A read of this many bytes pays for itself, even then."""
 _GATHERING: Final = 0.001
-"""Seconds that are then left for more bytes to arrive: RabbitMQ sends them in small pieces, and to read one costs as
-much as dozens of deliveries."""
+"""Otherwise, seconds to let more bytes arrive: RabbitMQ sends them in small pieces, and reading one costs as much as
+dozens of deliveries."""
+_LOOK: Final = 0.25
+"""How often, in seconds, a thread that waits for an answer checks whether it may keep waiting."""
+_HASTE: Final = 0.2
+"""Seconds to wait for a broker that leaves requests unanswered while the program wants to end."""
 
 
 class Connection:
@@ -64,7 +66,7 @@ class Connection:
         self.channel_max = 65535
         self.up = False
         self.blocked: str | None = None
-        """Why the broker takes nothing in at the moment, if so."""
+        """Why the broker accepts no messages at the moment, if so."""
         self.failure: AmqpError | None = None
         """Why the connection was given up for good, if so."""
         self.last_error: str = ""
@@ -74,7 +76,7 @@ class Connection:
         self.hurries = False
         """Whether the program wants to end."""
         self.mute = False
-        """Whether the broker left it unanswered then."""
+        """Whether the broker left a request unanswered then."""
         self.unsent_acks: set[Channel] = set()
         self.unbounded: set[Consumer] = set()
         """Consumers that no prefetch bounds."""
@@ -94,7 +96,7 @@ class Connection:
         self._thread = threading.Thread(target=self._run, name=f"amqp {self.options.name}".strip(), daemon=True)
 
     def open(self, timeout: float | None = None) -> Connection:
-        """Connect; raises `ConnectFailed` when the attempts are used up, or the time is."""
+        """Connect; raises `ConnectFailed` when the attempts or the time are used up."""
         with self.changed:
             if self._thread.ident is None:
                 self._thread.start()
@@ -108,7 +110,7 @@ class Connection:
         return self
 
     def await_up(self, timeout: float) -> bool:
-        """Wait until there is a connection, again if need be; False if there is none in time."""
+        """Wait until the connection is up, for the first time or again; False if it is not in time."""
         with self.changed:
             self.changed.wait_for(lambda: self.up or self.failure is not None or self._ending, timeout)
             return self.up and not self._ending
@@ -150,14 +152,14 @@ class Connection:
         return number
 
     def hurry(self, limit: float) -> None:
-        """The program wants to end: from now on nobody waits longer than this for an answer, those who wait already
-        included, and once the broker did not answer in this time, hardly at all."""
+        """The program wants to end: no request waits longer than this for its answer, also those under way; and once
+        the broker missed that limit, hardly at all."""
         with self.changed:
             self.hurries, self._patience = True, min(self._patience, limit)
             self.changed.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what is left, say goodbye, and end. May be called again."""
+        """Send what is queued, close the connection, and end the thread. May be called again."""
         if self.in_own_thread:
             raise InvalidOption("a connection cannot be closed from its own thread")
         with self.changed:
@@ -171,13 +173,13 @@ class Connection:
             if self.up:
                 self._close_reply.wait(timeout)
             self.give_up("closed by this program")
-            # While it connects, it cannot be woken: it ends by itself when the host answers or the attempt times out.
+            # A thread that is connecting cannot be woken: it ends when the host answers or the attempt times out.
             self._thread.join(min(timeout, _HASTE) if self._link is None else timeout)
         self._finish(ConnectionEnded("the connection was closed by this program; open another one"))
         if not self._thread.is_alive():
-            self._wakeup.close()  # else it does it itself
+            self._wakeup.close()  # otherwise the thread closes it
 
-    # What channels and the parts of this connection use, mostly with `changed` held.
+    # For channels and the parts of this connection, mostly called with `changed` held.
 
     def put(self, data: bytes) -> None:
         """Queue bytes for the socket."""
@@ -189,12 +191,12 @@ class Connection:
         self._buffer.add(data)
 
     def wake(self) -> None:
-        """Have the connection's thread look. Best called without the lock, which that thread takes next: whatever was
-        queued before is seen, since it looks after it has said that it sleeps."""
+        """Wake the connection's thread. Best called without the lock, which that thread takes next. Nothing queued
+        before is missed: the thread checks for work after it has marked itself as asleep."""
         self._wakeup.wake()
 
     def wait_for(self, channel: Channel, timeout: float | None, *, room: bool = False) -> None:
-        """Wait until a channel is open and, if asked, until the broker has taken some of what is queued."""
+        """Wait until a channel is open and, with `room`, until the send buffer is below its limit."""
         began = time.monotonic()
         while True:
             limit = self._patience if timeout is None or (self.hurries and self._patience < timeout) else timeout
@@ -216,12 +218,12 @@ class Connection:
             self.changed.wait(left)
 
     def has_room(self, channel: Channel) -> bool:
-        """Whether `wait_for` would not wait for room on a channel."""
+        """Whether a channel can send without waiting."""
         usable = channel.ended is None and self.failure is None and not self._ending
         return usable and channel.open and self._buffer.size <= self.options.max_buffered
 
     def forget(self, channel: Channel, error: AmqpError) -> None:
-        """A channel is closed for good."""
+        """End a channel for good."""
         with self.changed:
             receipts = channel.lost(error)
             channel.ended = error
@@ -246,8 +248,8 @@ class Connection:
         return True
 
     def abandon(self, channel: Channel, epoch: int, reply: Reply, reason: str, waited: float | None) -> None:
-        """A request was not answered: its channel is left behind and opened anew. Where the broker said nothing at all
-        in the whole time that was `waited`, the socket is dropped."""
+        """A request was not answered: continue its channel under another number. If the broker sent nothing at all
+        during the time `waited`, drop the socket instead."""
         with self.changed:
             if channel.epoch != epoch or channel.ended is not None or channel.reply is not reply:
                 return
@@ -267,7 +269,7 @@ class Connection:
         self.unsent_acks.clear()
 
     def forget_unread(self, number: int) -> None:
-        """A channel is closed: what came of an unfinished message is nothing."""
+        """Drop a closed channel's unfinished message."""
         if self._link is not None:
             self._link.parser.forget(number)
 
@@ -276,13 +278,13 @@ class Connection:
             self._on_change()
 
     def last_words(self, method: Method) -> None:
-        """Tell the broker why, if its socket still takes it."""
+        """Send a closing method, if the socket still takes it."""
         if self._link is not None and self._buffer.sending is None:
             with contextlib.suppress(AmqpError):
                 self._link.write(memoryview(method_frame(0, method)))
 
     def give_up(self, reason: str) -> None:
-        """Drop the socket, since the other end does not behave."""
+        """Drop the socket; the connection is opened again."""
         with self.changed:
             self._abandoned = reason
             self.wake()
@@ -315,7 +317,7 @@ class Connection:
                 self.changed.wait_for(lambda: self._ending, backoff.pause())
 
     def _once(self, host: str, port: int) -> AmqpError:
-        """Connect and work until the connection is lost, or fail to connect; why it ended."""
+        """Connect and work until the connection is lost, or fail to connect; returns why it ended."""
         try:
             link = Link.connect(host, port, self.options)
         except AmqpError as error:
@@ -333,7 +335,7 @@ class Connection:
         return ConnectionLost(reason)
 
     def _serve(self, link: Link) -> str:
-        """Work on a link until it breaks; why it did."""
+        """Work on a link until it breaks; returns why it did."""
         self._poll = select.poll()
         self._poll.register(self._wakeup.reader, select.POLLIN)
         self._poll.register(link.sock, select.POLLIN)
@@ -378,7 +380,7 @@ class Connection:
         self.tell_change()
 
     def _finish(self, error: AmqpError) -> None:
-        """Nothing more will come: tell everybody who waits."""
+        """Fail every channel and everybody who waits, since the connection has ended for good."""
         with self.changed:
             if self.failure is None:
                 self.failure = error
@@ -389,7 +391,7 @@ class Connection:
         self.tell_change()
 
     def turn(self, longest: float) -> None:
-        """Send what there is, wait for something to happen, and take in what came."""
+        """Send what is queued, wait for something to happen, and receive what arrived."""
         link = self._link
         assert link is not None
         unsent = self._send(link)
@@ -400,7 +402,7 @@ class Connection:
         self._poll.modify(link.sock, wanted)
         wait = min(_GATHERING if gathers else longest, self._heartbeats.until_next(reading))
         if gathers:
-            self._wakeup.awake = True  # soon anyway, and what was acknowledged goes out together
+            self._wakeup.awake = True  # it wakes soon anyway, and acknowledgements made until then go out together
         for number, _ in self._poll.poll(max(wait, 0.0) * 1000):
             if number == self._wakeup.reader:
                 self._wakeup.drain()
@@ -412,7 +414,7 @@ class Connection:
         self._beat(link, reading)
 
     def _send(self, link: Link) -> bool:
-        """Write; True if something is left that the socket does not take now."""
+        """Write what is queued; True if the socket does not take all of it now."""
         buffer, wakeup = self._buffer, self._wakeup
         while True:
             if buffer.sending is None:
@@ -477,5 +479,5 @@ class Connection:
             return ReplyTimeout(f"the channel could not be opened for {limit:g} s: {self.last_error}")
         why = f": it blocks publishers ({self.blocked})" if self.blocked is not None else ""
         return ReplyTimeout(
-            f"the broker accepted nothing for {limit:g} s{why}; nothing of this was sent, try again later"
+            f"the broker accepted nothing for {limit:g} s{why}; none of these messages was sent, try again later"
         )

@@ -1,4 +1,4 @@
-"""A consumer of one queue: deliveries gather here until some thread takes them."""
+"""A consumer of one queue: deliveries wait here until a thread takes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Consumer:
     ) -> None:
         self.channel = channel
         self.sink: Consumer = self if into is None else into.sink
-        """Where its deliveries gather: several consumers of one queue that gather at one place keep its order."""
+        """The consumer that collects its deliveries: consumers that share a sink keep the order of their queue."""
         self.request = request
         self.prefetch = channel.prefetch
         self.comes_back = comes_back
@@ -39,32 +39,24 @@ class Consumer:
         self._listener: Callable[[], int | None] | None = None
 
     def listen(self, listener: Callable[[], int | None]) -> None:
-        """Have a function called, in the connection's thread, whenever deliveries came or the consumer ended.
+        """Have a function called in the connection's thread whenever deliveries arrive or the consumer ends, and once
+        right now.
 
-        It must not wait; `take` gives it what is there. It is called at once, too. It may tell how many deliveries wait
-        with it."""
+        It must not wait; `take` gives it the deliveries. It may return how many of them wait to be processed."""
         self._listener = listener
         listener()
 
     def take(self, most: int | None = None) -> list[Delivery]:
-        """Up to `most` deliveries that are there now, without waiting and without complaint."""
+        """Up to `most` of the deliveries that are here. Never waits, and never raises why the consumer ended."""
         with self._changed:
-            was_full = len(self._held) >= NO_ACK_HELD
-            if most is None or most >= len(self._held):
-                taken = list(self._held)
-                self._held.clear()
-            else:
-                taken = [self._held.popleft() for _ in range(most)]
-        if was_full:
-            self.channel.connection.wake()
-        return taken
+            return self._pop(most)
 
     @property
     def tag(self) -> str:
         return self.request.consumer_tag
 
     def get(self, most: int = 1000, timeout: float | None = None) -> list[Delivery]:
-        """Up to `most` deliveries, at least one unless the time is over. Raises why the consumer ended, once empty."""
+        """Wait for up to `most` deliveries; none when the timeout passes. Once empty, raises why the consumer ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._held:
@@ -74,18 +66,14 @@ class Consumer:
                 if left is not None and left <= 0:
                     return []
                 self._changed.wait(left)
-            was_full = len(self._held) >= NO_ACK_HELD
-            taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
-        if was_full:
-            self.channel.connection.wake()
-        return taken
+            return self._pop(most)
 
     def ack(self, deliveries: Iterable[Delivery]) -> int:
-        """Acknowledge; how many of them the broker still waited for."""
+        """Acknowledge deliveries; returns how many of them were still unsettled."""
         return self.channel.ack(deliveries)
 
     def cancel(self) -> None:
-        """Ask the broker for no more. What was delivered stays here and can be settled."""
+        """Stop consuming. What was delivered stays here and can be settled."""
         self.channel.cancel(self)
 
     @property
@@ -94,12 +82,25 @@ class Consumer:
         return self.request.no_ack and len(self._held) >= NO_ACK_HELD
 
     def extend(self, deliveries: list[Delivery]) -> int:
-        """Take in what came; how many wait to be taken out."""
+        """Add deliveries; returns how many wait to be taken."""
         with self._changed:
             self._held.extend(deliveries)
             self._changed.notify_all()
             waiting = len(self._held)
         return waiting if self._listener is None else self._listener() or 0
+
+    def _pop(self, most: int | None) -> list[Delivery]:
+        """Remove up to `most` deliveries. Call it with the lock held."""
+        held = self._held
+        was_full = len(held) >= NO_ACK_HELD
+        if most is None or most >= len(held):
+            taken = list(held)
+            held.clear()
+        else:
+            taken = [held.popleft() for _ in range(most)]
+        if was_full:
+            self.channel.connection.wake()  # it stopped reading, and there is room again
+        return taken
 
     def forget(self) -> None:
         """Drop what is held, since its channel is gone."""
@@ -116,8 +117,5 @@ class Consumer:
             self._listener()
 
     def resume_with(self, arguments: Mapping[str, Any]) -> None:
-        """Ask with other arguments when the channel comes back, as for what lies behind what was read of a stream."""
+        """Consume with other arguments when the channel comes back, such as from the stream offset reached so far."""
         self.request = msgspec.structs.replace(self.request, arguments=dict(arguments))
-
-    def renamed(self, tag: str) -> None:
-        self.request = msgspec.structs.replace(self.request, consumer_tag=tag)

@@ -11,7 +11,7 @@ from remuda.amqp.tables import entry_value, scan
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A message with its raw properties. `tag` and `epoch` say which delivery of which channel's life it is."""
+    """A message with its raw properties. `tag` is its delivery tag, valid only during that `epoch` of its channel."""
 
     tag: int
     epoch: int
@@ -24,7 +24,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def properties(self) -> Properties:
-        """The properties decoded; raises a `ProtocolError` if they cannot be."""
+        """The decoded properties; raises a `ProtocolError` if they are malformed."""
         return decode_properties(self.raw_properties)
 
     def header(self, name: str) -> Any:

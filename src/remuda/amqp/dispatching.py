@@ -1,4 +1,4 @@
-"""What came over a connection, passed to consumers and to those who wait for an answer or for confirms."""
+"""Received events, handed to consumers and to the threads that wait for a reply or for confirms."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ _LOG: Final = logging.getLogger("remuda.amqp")
 
 
 class Dispatcher:
-    """Works in the connection's thread."""
+    """Runs in the connection's thread."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def dispatch(self, events: list[Event]) -> int:
-        """Hand on what came, deliveries for one place together and in their order; how many wait where fewest do."""
+        """Hand over received events; deliveries for one consumer go together and in order.
+
+        Returns the smallest backlog of the consumers that got deliveries, or 0 if somebody got a reply or a confirm."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
         answered: list[Reply] = []
@@ -95,10 +97,10 @@ class Dispatcher:
         return min(waiting) if waiting and not answered and not settled else 0
 
     def _consumer(self, channel: Channel, name: str, tags: Sequence[int]) -> Consumer | None:
-        """Who takes these deliveries in, if anybody does.
+        """The consumer that collects these deliveries; None if it is gone.
 
-        They are noted as they come, whoever they are for: an acknowledgement of several covers all tags before it, of
-        every consumer of the channel."""
+        Their tags enter the window either way: an acknowledgement with `multiple` covers all tags before it, of every
+        consumer of the channel."""
         consumer = channel.consumers.get(name)
         if consumer is None or not consumer.request.no_ack:
             channel.window.delivered(tags)
@@ -110,21 +112,22 @@ class Dispatcher:
         connection = self._connection
         if isinstance(method, BasicReturn):
             if channel.tracker.returned(method, properties, body) is None and channel.confirms:
-                _LOG.warning("a message for %r %r came back that was not published here", method.exchange, method.text)
+                where = method.exchange, method.routing_key, method.text
+                _LOG.warning("the broker returned an unknown message for exchange %r and key %r: %s", *where)
         elif isinstance(method, BasicCancel):
             consumer = channel.consumers.pop(method.consumer_tag, None)
             if not method.no_wait:
                 connection.put(method_frame(channel.number, BasicCancelOk(method.consumer_tag)))
             if consumer is not None:
                 name = consumer.request.queue
-                consumer.end(ConsumerCancelled(f"the broker ended the consumer of queue {name!r}; is it deleted?"))
+                consumer.end(ConsumerCancelled(f"the broker ended the consumer of queue {name!r}; was it deleted?"))
                 connection.tell_change()
         elif isinstance(method, ChannelFlow):
             connection.put(method_frame(channel.number, ChannelFlowOk(method.active)))
         return []
 
     def _closed(self, channel: Channel, method: ChannelClose) -> list[Receipt]:
-        """The broker closed a channel, as it does when it refuses a request: it is opened again."""
+        """Reopen a channel that the broker closed, as it does when it refuses a request."""
         connection = self._connection
         connection.put(method_frame(channel.number, ChannelCloseOk()))
         connection.forget_unread(channel.number)

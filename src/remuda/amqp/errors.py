@@ -21,7 +21,7 @@ class AmqpError(RemudaError):
 
 
 class ProtocolError(AmqpError):
-    """The peer sent what AMQP 0-9-1 does not allow. `code` is the reply code to close the connection with."""
+    """The peer violated AMQP 0-9-1. `code` is the reply code to close the connection with."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text}")

@@ -49,7 +49,7 @@ _NAMES_KEPT: Final = 10_000
 
 
 class _Partial:
-    """Content of one channel that has not come in whole."""
+    """Content of one channel that has arrived only in part."""
 
     __slots__ = ("body", "left", "method", "properties")
 
@@ -76,7 +76,7 @@ class FrameParser:
         self._publishes: dict[bytes, BasicPublish] = {}
 
     def feed(self, data: bytes) -> list[Event]:
-        """What these bytes complete. Look at `error` afterwards."""
+        """The events that these bytes complete. Check `error` afterwards."""
         if self.error is not None:
             return []
         self._chunks.append(data)
@@ -102,11 +102,11 @@ class FrameParser:
 
     @property
     def gathering(self) -> bool:
-        """Whether some content has begun and is not whole."""
+        """Whether some content has arrived only in part."""
         return bool(self._partial)
 
     def forget(self, channel: int) -> None:
-        """Drop what a channel has begun, since it was closed."""
+        """Drop a closed channel's unfinished content."""
         self._partial.pop(channel, None)
 
     def _parse(self, buffer: bytes, events: list[Event]) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class FrameParser:
         return position, _OVERHEAD
 
     def _deliver(self, buffer: bytes, start: int, end: int) -> BasicDeliver:
-        """`basic.deliver` by hand; names that come again and again are made only once."""
+        """Decode `basic.deliver` by hand; names that repeat are decoded only once."""
         if start >= end or (after := start + 1 + buffer[start]) + 9 > end:
             raise ProtocolError(SYNTAX_ERROR, "BasicDeliver ends in the middle of a field")
         delivery_tag, bits = _TAG.unpack_from(buffer, after)
@@ -183,8 +183,8 @@ class FrameParser:
         return names
 
     def _content(self, buffer: bytes, begin: int, start: int, channel: int, method: Method, events: list[Event]) -> int:
-        """Header and body of the method at `begin` where both lie in the buffer, as they mostly do; otherwise they are
-        gathered one by one. Gives where to go on."""
+        """Read header and body of the method at `begin` if the buffer holds both, as it mostly does; otherwise start to
+        collect them. Returns the offset to go on from."""
         if len(buffer) - start >= 22:
             kind, of, size, class_id, _, body_size = _CONTENT.unpack_from(buffer, start)
             header_end: int = start + _OVERHEAD + size

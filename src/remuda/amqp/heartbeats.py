@@ -9,7 +9,7 @@ IDLE: Final = 3600.0
 
 
 class Heartbeats:
-    """Both ends promise to say something every `interval` seconds; 0 is no promise."""
+    """Both ends send something at least every `interval` seconds; 0 turns heartbeats off."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
@@ -22,11 +22,11 @@ class Heartbeats:
         self.heard_at = time.monotonic()
 
     def silence(self) -> float:
-        """Seconds for which nothing came."""
+        """Seconds since anything was received."""
         return time.monotonic() - self.heard_at
 
     def until_next(self, reading: bool) -> float:
-        """Seconds until there is something to do."""
+        """Seconds until a heartbeat is due or the other end is considered silent."""
         if not self._interval:
             return IDLE
         due = self.sent_at + self._interval / 2
@@ -35,7 +35,8 @@ class Heartbeats:
         return due - time.monotonic()
 
     def is_silent(self, reading: bool) -> bool:
-        """Whether the other end broke its promise. Where nobody reads, nothing can be heard."""
+        """Whether the other end sent nothing for two intervals. While the connection does not read, that cannot be
+        known, so the silence starts anew."""
         if not reading:
             self.heard()
         return bool(self._interval) and self.silence() >= 2 * self._interval

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from remuda.amqp.frames import FRAME_MAX, FRAME_MIN
 from remuda.model.durations import SECOND, micros
 from remuda.model.errors import InvalidOption
 
@@ -25,12 +26,12 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     virtual_host: str = "/"
     tls: ssl.SSLContext | None = None
     heartbeat: int = 30
-    frame_max: int = 131072
+    frame_max: int = FRAME_MAX
     connect_timeout: float = 10.0
     reply_timeout: float = 30.0
     retry_after: float = 5.0
-    """A request that can be repeated is made again on a fresh channel after so long without an answer, then after twice
-    as long, and so on within `reply_timeout`."""
+    """A repeatable request that is not answered for this long is sent again on a fresh channel, then after twice as
+    long, and so on within `reply_timeout`."""
     attempts: int | None = None
     backoff: float = 0.2
     backoff_max: float = 15.0
@@ -70,9 +71,7 @@ def parse_url(url: str, **changes: Any) -> ConnectionOptions:
     if slash and path:
         values["virtual_host"] = unquote(path)
     asked = _query(query)
-    files: dict[str, str] = {
-        name: asked.pop(name) for name in ("cafile", "certfile", "keyfile", "verify") if name in asked
-    }
+    files: dict[str, str] = {name: asked.pop(name) for name in _TLS_NAMES if name in asked}
     if scheme == "amqps":
         values["tls"] = _tls(files)
     elif files:
@@ -96,8 +95,9 @@ def _query(query: str) -> dict[str, Any]:
             seconds = micros(text) / SECOND
             values[name] = round(seconds) if name == "heartbeat" else seconds
         elif name in ("attempts", "frame_max"):
-            if not text.isdecimal() or int(text) < (4096 if name == "frame_max" else 1):
-                raise InvalidOption(f"{name} in the broker's URL must be a whole number, not {text!r}")
+            least = FRAME_MIN if name == "frame_max" else 1
+            if not text.isdecimal() or int(text) < least:
+                raise InvalidOption(f"{name} in the broker's URL must be a whole number from {least}, not {text!r}")
             values[name] = int(text)
         elif name == "name" or name in _TLS_NAMES:
             values[name] = text

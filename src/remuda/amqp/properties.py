@@ -1,4 +1,4 @@
-"""The properties of a message: decoded for people, raw for handing on."""
+"""The properties of a message: decoded to be read, raw to be passed on unchanged."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def decode_properties(raw: bytes) -> Properties:
-    """The values behind the flags. Bytes that do not add up raise a `ProtocolError`."""
+    """The decoded values. Malformed bytes raise a `ProtocolError`."""
     values: dict[str, Any] = {}
     for name, start, end in _fields(raw):
         if name == "headers":

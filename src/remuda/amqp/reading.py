@@ -1,7 +1,7 @@
-"""What a client reads: deliveries that follow one another and are alike come out together.
+"""The client's parser: consecutive deliveries of the same layout come out as one event.
 
-RabbitMQ sends the messages of a queue one behind the other, and mostly they differ in delivery tag, properties and body
-alone, which then have the same lengths. One that was understood tells where these stand in those behind it.
+RabbitMQ sends the messages of a queue in a row, and they mostly differ only in delivery tag, properties and body, whose
+lengths are the same. Once one is parsed, its layout tells where these fields lie in the ones behind it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAYOUTS_KEPT: Final = 1000
 
 
 class Deliveries(Method, frozen=True):
-    """Several `basic.deliver` of one consumer in a row, which differ in tag, properties and body alone."""
+    """Several `basic.deliver` of one consumer in a row that differ only in tag, properties and body."""
 
     like: BasicDeliver
     tags: Sequence[int]
@@ -31,7 +31,7 @@ class Deliveries(Method, frozen=True):
     bodies: Sequence[bytes]
 
     def of_epoch(self, epoch: int) -> list[Delivery]:
-        """Each for itself, in a life of its channel."""
+        """One `Delivery` for each, in this epoch of the channel."""
         again, exchange, key = self.like.redelivered, self.like.exchange, self.like.routing_key
         return [
             Delivery(tag, epoch, again, exchange, key, properties, body)
@@ -40,13 +40,13 @@ class Deliveries(Method, frozen=True):
 
 
 class DeliveryReader(FrameParser):
-    """Bytes in, events out, as of any parser; a run of deliveries is one event."""
+    """A `FrameParser` that gives a run of deliveries as one event."""
 
     def __init__(self) -> None:
         super().__init__()
         self._layouts: dict[tuple[int, int, int, int], Struct] = {}
         self._ahead = _FEWEST
-        """How many are looked at together: more, the longer runs are."""
+        """How many deliveries to compare at once; it grows with the runs."""
 
     def _content(self, buffer: bytes, begin: int, start: int, channel: int, method: Method, events: list[Event]) -> int:
         end = super()._content(buffer, begin, start, channel, method, events)
@@ -54,7 +54,7 @@ class DeliveryReader(FrameParser):
         return self._run(buffer, begin, end, method, events) if whole else end  # type: ignore[arg-type]
 
     def _run(self, buffer: bytes, begin: int, end: int, first: BasicDeliver, events: list[Event]) -> int:
-        """Take in those behind a delivery that are like it; where they end."""
+        """Merge the deliveries behind this one that have its layout into one event; returns where they end."""
         size = end - begin
         tag_at = begin + 12 + buffer[begin + 11]
         channel, _, properties, body = events[-1]
@@ -93,7 +93,7 @@ class DeliveryReader(FrameParser):
 
 
 def count_alike(column: Sequence[object], value: object) -> int:
-    """How many values from the front of a column are this one."""
+    """How many values at the front of a column equal this one."""
     if column.count(value) == len(column):
         return len(column)
     return next(at for at, one in enumerate(column) if one != value)

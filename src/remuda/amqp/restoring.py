@@ -1,4 +1,4 @@
-"""Channels that have to be opened, for the first time or again, with all they had."""
+"""Opens channels, for the first time or again with the settings and consumers they had."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger("remuda.amqp")
 
 
 class _Watch:
-    """Since when the consumers of a channel were asked for and not answered, and how long that is borne."""
+    """When a channel's consumers were requested again, and how long to wait for the broker's answers."""
 
     __slots__ = ("began", "wait")
 
@@ -34,32 +34,32 @@ class _Watch:
 
 
 class Restorer:
-    """Works in the connection's thread, which goes on sending and receiving meanwhile."""
+    """Runs in the connection's thread, which goes on sending and receiving meanwhile."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._waiting: list[Channel] = []
         self._watched: dict[Channel, _Watch] = {}
         self.left_behind: set[int] = set()
-        """Numbers of channels whose other end does not answer: they are free again once it says that it is closed."""
+        """Numbers of channels whose other end does not answer. They can be used again once it confirms the close."""
         self._asking = False
 
     @property
     def has_work(self) -> bool:
-        """Whether channels wait that can be opened now, which is one after the other."""
+        """Whether a channel can be opened now; they are opened one after the other."""
         return bool(self._waiting) and not self._asking
 
     @property
     def until_next(self) -> float:
-        """Seconds until a channel has to be looked after."""
+        """Seconds until a channel's consumers are due for a check."""
         return max(min((watch.left() for watch in self._watched.values()), default=IDLE), 0.0)
 
     def add(self, channel: Channel) -> None:
-        """Have a channel opened. With the connection's lock held; `wake` must follow."""
+        """Schedule a channel to be opened. Call it with the connection's lock held; `wake` must follow."""
         self._waiting.append(channel)
 
     def begin(self) -> None:
-        """There is a new link: all channels are opened on it, each tried once."""
+        """Open all channels on a new link, trying each once."""
         with self._connection.changed:
             closed = [channel for channel in self._connection.channels.values() if not channel.open]
             self._waiting = []
@@ -74,16 +74,16 @@ class Restorer:
             self._restore(self._waiting.pop(0))
 
     def leave_behind(self, channel: Channel, reason: str) -> list[Receipt]:
-        """Go on with a channel under another number, since the broker's end of this one does not answer, as when its
-        queue has no leader. It is told to close, so that what it may still deliver goes back. With the connection's
-        lock held; the receipts are to be settled."""
+        """Continue a channel under another number because the broker's end of this one does not answer, as when its
+        queue has no leader. The old one is asked to close, so that whatever it still delivers goes back to the queue.
+        Call it with the connection's lock held, and settle the receipts it returns."""
         connection, closing = self._connection, not channel.open
         try:
             following = connection.free_number()
         except Conflict:
             connection.give_up(reason)
             return []
-        _LOG.warning("channel %d does not answer, and is left behind: %s", channel.number, reason)
+        _LOG.warning("channel %d does not answer and is replaced by another: %s", channel.number, reason)
         receipts = channel.lost(ReplyTimeout(reason))
         del connection.channels[channel.number]
         self.left_behind.add(channel.number)
@@ -96,7 +96,7 @@ class Restorer:
         return receipts
 
     def answered_late(self, number: int, method: Method) -> None:
-        """Something came for a channel that was left behind. With the connection's lock held."""
+        """Something arrived for a channel that was left behind. Call it with the connection's lock held."""
         if number not in self.left_behind:
             return
         if isinstance(method, ChannelCloseOk):
@@ -114,15 +114,15 @@ class Restorer:
             for method, expected in channel.opening():
                 self._ask(channel, method, expected)
         except ChannelClosed as closed:
-            _LOG.warning("channel %d cannot be opened again: %s", channel.number, closed)
+            _LOG.warning("channel %d cannot be opened, trying again: %s", channel.number, closed)
             self.add(channel)
             return
         except AmqpError:
             if channel.ended is not None:
-                return  # the program closed it meanwhile, which concerns nobody else
+                return  # the program closed it meanwhile; the connection itself is fine
             raise
         with connection.changed:
-            # Nobody waits for the answers: a queue that has no leader may give none for long.
+            # Do not wait for the answers: a queue without a leader may not answer for a long time.
             channel.resuming = dict(channel.consumers)
             for consumer in channel.consumers.values():
                 connection.put(method_frame(channel.number, BasicQos(0, consumer.prefetch, False)))
@@ -135,13 +135,13 @@ class Restorer:
             connection.tell_change()
 
     def _watch(self, channel: Channel) -> None:
-        """Twice as long as the last time, if there was one."""
+        """Wait for the consumers' answers, twice as long as the last time if there was one."""
         options, before = self._connection.options, self._watched.get(channel)
         wait = options.retry_after if before is None else 2 * before.wait
         self._watched[channel] = _Watch(min(wait, options.reply_timeout))
 
     def _look_after_consumers(self) -> None:
-        """Consumers that were asked for again and not answered are asked for once more, on a fresh channel."""
+        """Request consumers once more, on a fresh channel, if their last request was not answered in time."""
         connection = self._connection
         receipts: list[Receipt] = []
         with connection.changed:
@@ -158,12 +158,12 @@ class Restorer:
         if not channel.open:
             watch.began = time.monotonic()  # it is being opened
         elif channel.window and watch.wait < limit:
-            watch.wait = limit  # its other consumers have deliveries in hand, which would come once more
+            watch.wait = limit  # its other consumers hold deliveries, which would be delivered again
         else:
             receipts += self.leave_behind(channel, f"its consumers were not answered within {watch.wait:g} s")
 
     def _ask(self, channel: Channel, method: Method, expected: type[Method]) -> None:
-        """A request from the connection's own thread, which goes on working until the answer comes."""
+        """Make a request from the connection's own thread, which keeps the connection going until the answer comes."""
         connection, reply = self._connection, Reply((expected,))
         with connection.changed:
             channel.reply = reply

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class SendBuffer:
-    """What is queued, and what the socket is being given of it. Whoever uses it holds the connection's lock, save the
-    connection's thread for `sending`, which is its own."""
+    """Bytes queued for the socket, and the block being written. Every use needs the connection's lock, except for
+    `sending`, which only the connection's thread touches."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -18,7 +18,7 @@ class SendBuffer:
         self.size += len(data)
 
     def take(self) -> bool:
-        """Have everything queued sent; False if there is nothing."""
+        """Move everything queued to `sending`; False if nothing is queued."""
         if not self._queued:
             return False
         self.sending = memoryview(b"".join(self._queued))
@@ -26,5 +26,5 @@ class SendBuffer:
         return True
 
     def clear(self) -> None:
-        """The socket is gone."""
+        """Drop everything, since the socket is gone."""
         self._queued, self.size, self.sending = [], 0, None

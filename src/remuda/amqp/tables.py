@@ -1,8 +1,8 @@
 """Field tables with every type RabbitMQ knows. What was decoded encodes to the same bytes again.
 
 Python's own types stand for the common ones: `bool` t, `int` I (l beyond 32 bits), `float` d, `str` S, `bytes` x,
-`None` V, `dict` F, `list` A. The others are small subclasses of these, so that they can be used as such and still go
-out as they came in.
+`None` V, `dict` F, `list` A. The others are small subclasses of these: they can be used as such and keep their type on
+the wire.
 """
 
 from __future__ import annotations
@@ -87,8 +87,6 @@ class Entry(NamedTuple):
 
 
 _LENGTH: Final = Struct(">I")
-_INT32: Final = Struct(">i")
-_INT64: Final = Struct(">q")
 _DECIMAL: Final = Struct(">Bi")
 
 _FIXED: Final[dict[int, Struct]] = {
@@ -121,7 +119,7 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
 
 
 def scan(raw: bytes) -> Iterator[Entry]:
-    """The entries of an encoded table without decoding their values, whatever these are."""
+    """The entries of an encoded table, without decoding their values."""
     position, end = 0, len(raw)
     while position < end:
         start = position
@@ -139,7 +137,7 @@ def scan(raw: bytes) -> Iterator[Entry]:
 
 
 def with_entries(raw: bytes, entries: Mapping[str, Any], *, without: frozenset[str] = frozenset()) -> bytes:
-    """An encoded table with these entries set and those removed; all others stay as they are, byte for byte."""
+    """An encoded table with `entries` set and `without` removed; all others stay as they are, byte for byte."""
     gone = {name.encode() for name in (*entries, *without)}
     kept = b"".join(raw[entry.start : entry.end] for entry in scan(raw) if entry.key not in gone)
     return kept + encode_table(entries)

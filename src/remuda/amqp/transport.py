@@ -78,7 +78,7 @@ class Link:
         return data
 
     def write(self, data: memoryview) -> int:
-        """Send what the socket takes; how much it was."""
+        """Send as much as the socket takes; returns how much."""
         try:
             return self.sock.send(data)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

@@ -14,13 +14,12 @@ _write: Final = keeping_interpreter("write", ctypes.c_int, ctypes.c_char_p, ctyp
 
 
 class Wakeup:
-    """A pipe to itself. It is written to only while the other end sleeps, so that most wakes cost no system call; and
-    whoever writes keeps the interpreter, else the thread that wakes up takes it from the one that has work to go on
-    with."""
+    """A self-pipe. It is written to only while the thread sleeps, so most wakes cost no system call. The write keeps
+    the interpreter lock: otherwise the woken thread would take it from the writer, which still has work to do."""
 
     def __init__(self) -> None:
         self.awake = True
-        """Whether the thread will look at everything before it sleeps again."""
+        """Whether the thread will check for work before it sleeps again."""
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
@@ -40,7 +39,8 @@ class Wakeup:
             os.read(self.reader, 4096)
 
     def close(self) -> None:
-        """May be called again, also by two at once: a number that is closed twice may be somebody else's by then."""
+        """Close the pipe, once: two threads may call this, and a descriptor closed twice may be another file's by
+        then."""
         with self._closing:
             ends, self.reader, self._writer = (self.reader, self._writer), -1, -1
         for end in ends:

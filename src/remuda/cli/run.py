@@ -133,7 +133,7 @@ def _dashboard(bus: Bus, listen: str | None, users: str | None) -> Server | None
     try:
         page = dashboard(bus, users=known, hosts=names_of(where, []))
         try:
-            return Server(page, where)
+            return Server(page, where, option="--dashboard")
         except RemudaError:
             if listen is not None:
                 raise

@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_address(text: str, default_port: int | None = None, *, option: str = "--listen", usual: int = 0) -> Listen:
-    """HOST:PORT, :PORT, [::1]:PORT or a port alone and, where there is a port by default, a host alone."""
+    """Read HOST:PORT, :PORT, [::1]:PORT or a port alone; with a default port, also a host alone."""
     host, colon, number = text.rpartition(":")
     alone = not number.isdecimal() if not colon else text.count(":") > 1 and not host.startswith("[")
     if alone and text and default_port is not None:

@@ -13,7 +13,9 @@ from remuda.server.http.users import Users
 
 
 class DashboardListener:
-    """The dashboard and the HTTP API of a bus on the same queues."""
+    """The dashboard and the HTTP API for the queues that `remuda serve` offers.
+
+    If the default port is taken, it listens on any free one; an address that was chosen must be free."""
 
     def __init__(self, bus: Bus, where: str | None, *, users: str | None = None) -> None:
         self._bus = bus
@@ -34,7 +36,7 @@ class DashboardListener:
     def _start(self) -> Server:
         page = dashboard(self._bus, users=self._users, hosts=names_of(self._where, []))
         try:
-            server = Server(page, self._where)
+            server = Server(page, self._where, option="--dashboard")
         except RemudaError:
             if self._chosen:
                 raise

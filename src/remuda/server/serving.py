@@ -31,7 +31,7 @@ class Listener(Protocol):
     """Something that clients connect to. `remuda serve` opens all of them on one broker."""
 
     async def open(self, broker: Broker) -> str:
-        """Listen; gives the address that clients use."""
+        """Listen; returns the address that clients use."""
         ...
 
     async def close(self) -> None:
@@ -40,7 +40,7 @@ class Listener(Protocol):
 
 
 class AmqpListener:
-    """AMQP 0-9-1, also over TLS."""
+    """AMQP 0-9-1, with or without TLS."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AmqpListener:
         self._server: AmqpServer | None = None
 
     async def open(self, broker: Broker) -> str:
-        limits = possible(self._limits or Limits())
+        limits = capped_by_files(self._limits or Limits())
         server = AmqpServer(broker.aio, users=self._users, vhosts=self._vhosts, limits=limits)
         await server.start()
         try:
@@ -82,7 +82,7 @@ class AmqpListener:
 
 
 class WireListener:
-    """The wire of `remuda://`, for buses in other places."""
+    """The wire of `remuda://`, for buses on other machines."""
 
     def __init__(self, host: str, port: int, *, users: Users | None = None, tls: ssl.SSLContext | None = None) -> None:
         check_safe(host, users)
@@ -92,11 +92,7 @@ class WireListener:
         self._server: WireServer | None = None
 
     async def open(self, broker: Broker) -> str:
-        try:
-            self._server = await asyncio.to_thread(serve_wire, broker, self._address, self._tls, self._users)
-        except OSError as error:
-            where = "{}:{}".format(*self._address)
-            raise InvalidOption(f"cannot listen on {where}: {error.strerror or error}; choose another --wire") from None
+        self._server = await asyncio.to_thread(serve_wire, broker, self._address, self._tls, self._users)
         return self._server.url
 
     async def close(self) -> None:
@@ -105,11 +101,11 @@ class WireListener:
 
 
 def check_safe(host: str, users: Users | None) -> None:
-    """Refuse to let anybody in from elsewhere without a password."""
+    """Refuse to listen to other machines without passwords."""
     if users is None and not is_loopback(host):
         raise InvalidOption(
             f"listening on {host} would let everybody on the network in without a password. Give --users FILE, which "
-            "`remuda users add FILE NAME` makes, or listen on 127.0.0.1"
+            "`remuda users add FILE NAME` creates, or listen on 127.0.0.1"
         )
 
 
@@ -131,7 +127,7 @@ def run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str
 
 
 def allow_many_connections() -> None:
-    """Ask the system for as many files as a server may need: by default there are fewer than a thousand clients do."""
+    """Raise the limit of open files: the usual default is too low for a thousand clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -139,8 +135,8 @@ def allow_many_connections() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def possible(limits: Limits) -> Limits:
-    """These limits, with no more connections than leave some files to the broker itself."""
+def capped_by_files(limits: Limits) -> Limits:
+    """These limits, with few enough connections to leave some open files to the broker itself."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         return limits
@@ -169,7 +165,7 @@ async def _run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[l
 
 
 def notify_system(state: str) -> None:
-    """Tell systemd, if it started us and wants to know."""
+    """Tell systemd, if it started this process and wants to know."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""Who may come in over the network, and what each may do: a TOML file with scrypt passwords and patterns per vhost."""
+"""Who may connect over the network, and what each may do: a TOML file with scrypt passwords and patterns per vhost."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _BLOCK: Final = 8
 _MEMORY: Final = 128 << 20
 _MOST_COST: Final = 1 << 17
 _SALT: Final = 8
-"""Bytes that a salt has at least."""
+"""The least bytes of a salt."""
 _DIGEST: Final = 32
 
 
 class User(msgspec.Struct, frozen=True):
-    """Somebody who came in. By vhost, the patterns of names that each access is granted for."""
+    """A user that has logged in. `vhosts` has, by vhost and access, the pattern of the names that are granted."""
 
     name: str
     vhosts: Mapping[str, Mapping[str, re.Pattern[str]]] = {}
     everywhere: bool = False
-    """Whether nothing is refused: where no users are kept, whoever comes from this machine."""
+    """Whether nothing is refused, as for local clients of a server without a users file."""
 
     @property
     def may_everything(self) -> bool:
-        """Whether nothing of the vhost '/', which is the broker's own, is refused."""
+        """Whether nothing in the vhost '/', which is the broker's own, is refused."""
         granted = self.vhosts.get("/", {})
         return self.everywhere or {name: pattern.pattern for name, pattern in granted.items()} == EVERYTHING
 
@@ -56,14 +56,14 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Users:
-    """Checks passwords. A name that is not known costs as much time as a wrong password."""
+    """Checks passwords. An unknown name takes as long as a wrong password."""
 
     def __init__(self, users: Iterable[tuple[User, str]]) -> None:
         self._users = {user.name: (user, password) for user, password in users}
         self._secret = secrets.token_bytes(32)
         self._right: dict[str, bytes] = {}
-        """By name, a digest of the password that was right, which only this process can make: clients that come back,
-        or come by the thousand, need not wait for one another."""
+        """By name, a keyed digest of the password that was right: clients that reconnect, or connect by the thousand,
+        need not wait for scrypt again."""
         if not self._users:
             raise InvalidOption("a users file needs at least one user; add one with: remuda users add FILE NAME")
         self._nobody = hashed(secrets.token_urlsafe(16))
@@ -77,7 +77,7 @@ class Users:
         return sorted({vhost for user, _ in self._users.values() for vhost in user.vhosts})
 
     def check(self, name: str, password: str) -> User | None:
-        """The user, if the password is right. This takes a while by design: call it in a thread."""
+        """The user, if the password is right. Slow by design: call it in a thread."""
         user, kept = self._users.get(name, (None, self._nobody))
         digest = hashlib.blake2b(_encoded(password), key=self._secret).digest()
         if user is not None and hmac.compare_digest(self._right.get(name, b""), digest):
@@ -93,14 +93,14 @@ class Users:
 
 
 def hashed(password: str) -> str:
-    """A password as the file keeps it."""
+    """A password as the file stores it."""
     salt = secrets.token_bytes(2 * _SALT)
     digest = _digest(password, salt, _COST, _BLOCK, 1)
     return f"scrypt:{_COST}:{_BLOCK}:1:{_text(salt)}:{_text(digest)}"
 
 
 def add_user(path: str | os.PathLike[str], name: str, password: str, vhosts: Mapping[str, Mapping[str, str]]) -> bool:
-    """Add a user to a file, or replace the one of the same name; gives whether it is new."""
+    """Add a user to a file, or replace the one of the same name; returns whether it is new."""
     if not name or not name.isprintable() or len(name.encode()) > 64:
         raise InvalidOption(f"a user's name is 1 to 64 bytes of printable text, not {name!r}")
     if len(password) < MIN_PASSWORD:
@@ -173,7 +173,7 @@ def _patterns(where: str, vhost: str, granted: Any) -> dict[str, re.Pattern[str]
 
 
 def check_vhost(name: str) -> str:
-    """The name of a vhost: `/`, or a text without a slash."""
+    """Check the name of a vhost: `/`, or a string without a slash."""
     if (
         not isinstance(name, str)
         or not name
@@ -196,7 +196,7 @@ def _write(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        if file.exists():  # whoever may read it now, as the server's user, goes on to
+        if file.exists():  # the server's user may still read it
             os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))
         out.write("\n".join(lines) + "\n")
         out.flush()
@@ -205,7 +205,7 @@ def _write(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML's basic string, which JSON's is too, but for one sign."""
+    """A string as TOML writes it, which is as JSON does but for one character."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 
@@ -217,7 +217,7 @@ def _parts(kept: str) -> tuple[int, int, int, bytes, bytes] | None:
     except ValueError:
         return None
     possible = 1 < cost <= _MOST_COST and not cost & (cost - 1) and 0 < block <= 16 and 0 < lanes <= 4
-    fits = possible and 128 * block * (cost + lanes + 2) <= _MEMORY  # else whoever logs in would find out
+    fits = possible and 128 * block * (cost + lanes + 2) <= _MEMORY  # otherwise scrypt would fail at the login
     return parts if kind == "scrypt" and fits and len(parts[3]) >= _SALT and len(parts[4]) == _DIGEST else None
 
 

@@ -1,7 +1,7 @@
 """The wire over TCP (S6): what `remuda://` connects to.
 
-A connection that has logged in is passed on, byte by byte, to whoever has the directory. So it makes no difference
-whether this process is the host or a guest, and when the host ends clients find the next one here.
+After the login, a connection is relayed byte by byte to the process that hosts the directory. So it makes no difference
+whether this process is the host or a guest, and when the host ends, clients reach the next one through here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from remuda.server.users import User, Users
 _log = logging.getLogger("remuda.wire")
 _CHUNK: Final = 1 << 16
 _HELLO: Final = 1 << 16
-"""More than the first frame of anybody can be."""
+"""More bytes than the first frame of any client has."""
 _UNKNOWN_SECONDS: Final = 10.0
 _CONNECTIONS: Final = 1000
 _LAST_WORDS: Final = 5.0
@@ -72,7 +72,7 @@ class WireServer:
         return f"remuda://{f'[{host}]' if ':' in host else host}:{port}"
 
     def close(self) -> None:
-        """Let the clients go, and listen no longer."""
+        """Disconnect the clients and stop listening."""
         if self._thread.is_alive() and self._stop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -89,7 +89,7 @@ class WireServer:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception:
-            _log.exception("the wire's server ended")
+            _log.exception("the server of remuda:// failed")
         finally:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
@@ -113,27 +113,28 @@ class WireServer:
         assert task is not None
         self._clients.add(task)
         try:
-            await self._look_after(reader, writer)
+            await self._relay(reader, writer)
         except (OSError, asyncio.IncompleteReadError, EOFError):
             pass
         except asyncio.CancelledError:
             pass
         except Exception:
-            _log.exception("a client's connection is closed after an error of this process")
+            _log.exception("a client was disconnected because of an error in this process")
         finally:
             self._clients.discard(task)
             writer.close()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 await asyncio.wait_for(writer.wait_closed(), 1)
 
-    async def _look_after(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Log a client in, then pass bytes between it and the host until one of them closes."""
         try:
             async with asyncio.timeout(_UNKNOWN_SECONDS):
-                hello = await self._greet(reader, writer)
+                hello = await self._log_in(reader)
         except TimeoutError:
             return
         except RemudaError as error:
-            _log.warning("%s was not let in: %s", writer.get_extra_info("peername"), error)
+            _log.warning("a client at %s was refused: %s", writer.get_extra_info("peername"), error)
             writer.write(frames.frame(frames.FAILED, (0, frames.error_of(error))))
             await writer.drain()
             return
@@ -150,7 +151,7 @@ class WireServer:
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
                 if not back.done():
-                    # A client that has said everything may still hear the last answers.
+                    # A client that has closed its sending side still gets the last answers.
                     with contextlib.suppress(OSError):
                         to_host.write_eof()
                     await asyncio.wait([back], timeout=_LAST_WORDS)
@@ -161,8 +162,8 @@ class WireServer:
         finally:
             to_host.close()
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello:
-        """The first frame, with its login checked and taken out."""
+    async def _log_in(self, reader: asyncio.StreamReader) -> Hello:
+        """Read the first frame and check its login; returns it for the host, with grants instead of the password."""
         length, kind = frames.HEAD.unpack(await reader.readexactly(frames.HEAD.size))
         if kind != frames.HELLO or length > _HELLO:
             raise frames.WireError("the first frame is not a hello; this is the port of a Remuda server")
@@ -173,7 +174,7 @@ class WireServer:
         if self._users is not None:
             known: User | None = None
             if hello.user is not None and hello.password is not None:
-                async with self._logins:  # a password takes a core for a while: others are served meanwhile
+                async with self._logins:  # checking a password keeps a core busy: leave some for other work
                     known = await asyncio.to_thread(self._users.check, hello.user, hello.password)
             if known is None:
                 raise NotAllowed("the user or the password is wrong; write remuda://user:password@host:port")
@@ -182,7 +183,7 @@ class WireServer:
 
 
 def _grants(user: User, vhosts: Sequence[str]) -> Grants | None:
-    """What the host is to let a user do; None for everything. The broker's own names are those of the vhost `/`."""
+    """What the host lets a user do; None for everything. The broker's own names are those of the vhost `/`."""
     if not user.enters("/"):
         raise NotAllowed(f"user {user.name!r} may not enter the vhost '/', where a bus works; have it granted")
     if user.may_everything:
@@ -192,21 +193,21 @@ def _grants(user: User, vhosts: Sequence[str]) -> Grants | None:
 
 
 def _read_in_chunks(transport: asyncio.BaseTransport) -> None:
-    """Have it ask for no more than is passed on at once: by default it makes a buffer of four times that for each
+    """Limit reads to what is passed on at once: by default asyncio allocates a buffer four times that size for each
     read, which costs more than most reads."""
     if hasattr(transport, "max_size"):
         transport.max_size = _CHUNK
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Bytes from one side to the other, no more at a time than the other takes."""
+    """Copy bytes from one side to the other, as fast as the other side takes them."""
     while data := await reader.read(_CHUNK):
         writer.write(data)
         await writer.drain()
 
 
 class _OpenGate:
-    """Who comes here has been looked at already."""
+    """Admits every connection: the clients of this server have logged in already."""
 
     def admit(self, connection: Any, hello: Hello) -> None:
         pass
@@ -227,17 +228,17 @@ def serve_wire(
     connections: int = _CONNECTIONS,
     insecure: bool = False,
 ) -> WireServer:
-    """Offer a broker at an address. Beyond this machine it needs users, and TLS unless `insecure` is said."""
+    """Offer a broker at an address. For other machines it needs users, and TLS unless `insecure` is set."""
     host, port = address
     if users is not None and not isinstance(users, Users):
-        raise InvalidOption(f"users must be those of remuda.server.users, not {type(users).__name__}")
+        raise InvalidOption(f"users must be a remuda.server.users.Users, not {type(users).__name__}")
     if not is_loopback(host):
         if users is None:
             raise InvalidOption(f"listening on {host} lets other machines in: give users, or listen on 127.0.0.1")
         if tls is None and not insecure:
             raise InvalidOption(
-                f"passwords for {host} would go over the network in plain text: give a TLS certificate, "
-                "or allow it where something else encrypts"
+                f"passwords for {host} would cross the network in plain text: give a TLS certificate; in Python, "
+                "insecure=True allows it where something else encrypts"
             )
     backend = broker.runtime
     closing: Callable[[], None] = lambda: None  # noqa: E731
@@ -262,11 +263,12 @@ def serve_wire(
             engine.stop(moves=False)
 
     else:
-        raise InvalidOption("only a broker of a directory or in memory can be served, not one at another place")
+        raise InvalidOption("only a broker in a directory or in memory can be served, not a remote one")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=256)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         closing()
-        raise StorageError(f"{host}:{port} is not available: {error.strerror}; choose another port") from error
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise StorageError(f"cannot listen on {host}:{port} for remuda://: {why}; choose another address") from error
     return WireServer(connect, listening, tls, users, connections, closing)

@@ -119,7 +119,7 @@ def test_m3_what_is_no_message_is_set_aside_once(clean_url: str, channel: Channe
         assert bus.broker.queue("q").waiting == 0
         letters = bus.dead_letters("q")
     assert {letter.state.value for letter in letters} == {"I"}
-    assert all("is missing, which every message of CAP has" in letter.reason for letter in letters)
+    assert all("is missing; every CAP message has one" in letter.reason for letter in letters)
     assert {letter.body for letter in letters} == {b"what?", b""}
 
 

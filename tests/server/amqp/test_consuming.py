@@ -207,4 +207,4 @@ def test_a_silent_peer_is_dropped_and_what_it_held_comes_back() -> None:
             return server.broker.queue("q").waiting == 1
 
         eventually(back)  # nobody serves the silent connection meanwhile, so no heartbeat leaves it
-        eventually(lambda: len(server.server.wires) == 1)
+        eventually(lambda: len(server.server.clients) == 1)

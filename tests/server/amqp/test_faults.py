@@ -126,7 +126,7 @@ def test_a_peer_that_never_logs_in_is_dropped() -> None:
         halfway.say(PROTOCOL_HEADER)
         assert silent.ended()
         assert halfway.ended()
-        eventually(lambda: not server.server.wires)
+        eventually(lambda: not server.server.clients)
 
 
 def test_connections_and_channels_are_limited() -> None:
@@ -156,7 +156,7 @@ def test_a_flood_is_held_back_and_nothing_is_lost() -> None:
 
         def watch() -> None:
             while not done.is_set():
-                waits = [wire._backlog_bytes + wire.session.in_flight for wire in list(server.server.wires)]
+                waits = [client._backlog_bytes + client.session.in_flight for client in list(server.server.clients)]
                 most[0] = max([most[0], *waits])
                 time.sleep(0.001)
 
@@ -195,7 +195,7 @@ def test_a_transaction_that_never_ends_costs_its_own_connection() -> None:
 
             with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"506.*commit more often"):
                 too_much()
-        eventually(lambda: len(server.server.wires) == 1)
+        eventually(lambda: len(server.server.clients) == 1)
         assert server.server.intake._uncommitted == 0
         assert other.waiting("tx") == 40
 
@@ -256,8 +256,10 @@ def test_a_consumer_that_does_not_read_costs_no_memory() -> None:
         peer = RawPeer(server.port).open()
         peer.say(method_frame(1, BasicConsume(0, "big", "slow")))
         peer.hear("BasicConsumeOk")
-        (wire,) = [one for one in server.server.wires if one.session.channels and one.session.channels[1].consumers]
-        transport = wire._transport
+        (consuming,) = [
+            one for one in server.server.clients if one.session.channels and one.session.channels[1].consumers
+        ]
+        transport = consuming._transport
         assert transport is not None
         eventually(lambda: transport.get_write_buffer_size() > 1 << 20)
         client.publish("big", b"others are served")
@@ -333,7 +335,7 @@ def test_a_thousand_connections() -> None:
     """S4."""
     with RunningServer() as server:
         asyncio.run(asyncio.wait_for(_thousand(server), 200))
-        eventually(lambda: not server.server.wires)
+        eventually(lambda: not server.server.clients)
 
 
 async def _thousand(server: RunningServer) -> None:
@@ -344,7 +346,7 @@ async def _thousand(server: RunningServer) -> None:
             return await aiormq.connect(server.url)
 
     connections = await asyncio.gather(*(connect() for _ in range(1000)))
-    assert len(server.server.wires) == 1000
+    assert len(server.server.clients) == 1000
     for connection in connections[::100]:
         channel = await connection.channel()
         declared = await channel.queue_declare("shared-by-many")
@@ -403,4 +405,4 @@ def test_churn_leaves_nothing_behind(server: RunningServer, client: Client) -> N
         channel.close()
     assert len(server.broker.queues()) == before
     assert not [one for one in server.broker.routers()["amq.topic"][1] if one.queue is not None]
-    assert all(not wire.session.exclusive for wire in server.server.wires)
+    assert all(not client.session.exclusive for client in server.server.clients)

@@ -109,4 +109,4 @@ def test_one_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> None
         assert commits.together == [1, 1]
 
     _run(play)
-    assert "could not be passed" in caplog.text
+    assert "could not be handed" in caplog.text

@@ -81,7 +81,7 @@ def test_exclusive_queues_are_gone_when_the_close_is_answered(server: RunningSer
     peer.hear("ConnectionCloseOk")
     assert name not in {info.name for info in server.broker.queues()}
     peer.close()
-    eventually(lambda: all(wire.protocol.stage is not Stage.CLOSED for wire in server.server.wires))
+    eventually(lambda: all(client.protocol.stage is not Stage.CLOSED for client in server.server.clients))
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_what_a_client_held_is_back_when_it_is_closed_for_a_mistake(
     peer = RawPeer(server.port).open()
     peer.say(method_frame(1, BasicConsume(0, name, "t")))
     assert peer.deliveries(1) == [(1, b"kept")]
-    (wire,) = [one for one in server.server.wires if one.session.channels and one.session.channels[1].consumers]
+    (consuming,) = [one for one in server.server.clients if one.session.channels and one.session.channels[1].consumers]
     peer.say(mistake)
     peer.hear("ConnectionClose")
     eventually(lambda: client.waiting(name) == 1)
-    assert wire in server.server.wires  # its socket is still there
+    assert consuming in server.server.clients  # its socket is still there
     peer.close()
 
 

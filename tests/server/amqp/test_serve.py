@@ -31,7 +31,7 @@ from remuda.model.message import Message
 from remuda.server.addresses import read_address
 from remuda.server.amqp.connection import Limits
 from remuda.server.dashboard import DashboardListener
-from remuda.server.serving import AmqpListener, allow_many_connections, possible, tls_context
+from remuda.server.serving import AmqpListener, allow_many_connections, capped_by_files, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -312,11 +312,11 @@ def test_connections_leave_files_to_the_broker(monkeypatch: pytest.MonkeyPatch) 
     allowed = {"files": (1024, 4096)}
     monkeypatch.setattr(resource, "getrlimit", lambda _: allowed["files"])
     monkeypatch.setattr(resource, "setrlimit", lambda _, files: allowed.update(files=files))
-    assert possible(Limits()).connection_max == 824
-    assert possible(Limits(connection_max=5)).connection_max == 5
+    assert capped_by_files(Limits()).connection_max == 824
+    assert capped_by_files(Limits(connection_max=5)).connection_max == 5
     allow_many_connections()
     assert allowed["files"] == (4096, 4096)
-    assert possible(Limits()).connection_max == 3896
+    assert capped_by_files(Limits()).connection_max == 3896
     allowed["files"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     allow_many_connections()
-    assert possible(Limits()).connection_max == 10_000
+    assert capped_by_files(Limits()).connection_max == 10_000

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pika
 import pytest
 
 from remuda import Bus
 from remuda.model.message import Message
 from remuda.model.routing import Binding
+from remuda.server.amqp.queues import QueueDeclaration
 from remuda.server.amqp.topology import DECLARED
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
@@ -164,3 +166,14 @@ def test_a_binding_that_describes_nothing_is_passed_over(bus: Bus, shared: Clien
     assert shared.channel.queue_declare(name, passive=True).method.message_count == 0
     shared.publish(own, b"fine")
     assert shared.bodies(own) == [b"fine"]
+
+
+@pytest.mark.parametrize("owner", ["nonsense", "1.2", "x.1.y#3", "99999999999999999999.1.y", "-1.a.b"])
+def test_a_forged_owner_does_not_keep_a_server_from_starting(bus: Bus, owner: str) -> None:
+    """S4: the queue counts as left behind."""
+    name = fresh()
+    bus.broker.create_queue(name)
+    forged = msgspec.msgpack.encode(QueueDeclaration(exclusive=True, owner=owner))
+    bus.broker.create_router("amq.default", "direct", [Binding(queue=name, key=name, arguments={DECLARED: forged})])
+    with RunningServer(broker=bus.broker):  # type: ignore[arg-type]
+        assert name not in {queue.name for queue in bus.broker.queues()}

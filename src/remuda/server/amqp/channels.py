@@ -1,4 +1,4 @@
-"""One channel's own state: what it holds unanswered, what it awaits to be confirmed, what its transaction gathers."""
+"""The state of one channel: its unanswered deliveries, its unconfirmed publications, its transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STALE: Final = 64
 
 
 class Handed:
-    """Messages of one delivery in a client's hands. `open` are the stretches of them that it has not answered."""
+    """Messages of one delivery that a client holds. `open` are the ranges of them that it has not answered."""
 
     __slots__ = ("consumer", "delivery", "first", "limit", "open", "rows", "since")
 
@@ -38,11 +38,11 @@ class Handed:
         self.consumer = consumer
         self.since = since
         self.limit = limit
-        """How often a message of this queue may come back."""
+        """How often a message of this queue may be redelivered."""
         self.open = [(0, len(rows))]
 
     def take(self, start: int, stop: int) -> Iterator[Taken]:
-        """What is open between these places is so no longer."""
+        """Close what is open between these places."""
         (first, last), *more = self.open
         if not more and start <= first and last <= stop:
             self.open = []
@@ -71,7 +71,7 @@ class Handed:
 
 
 class Taken(NamedTuple):
-    """A stretch of what a client held, which it has answered."""
+    """A range of messages that a client held and has answered."""
 
     handed: Handed
     start: int
@@ -88,7 +88,7 @@ class Taken(NamedTuple):
         return rows if self.size == len(rows) else rows[self.start : self.stop]
 
     def by_limit(self, limit: int) -> Iterator[tuple[bool, Taken]]:
-        """Its neighbours that may not come back again, and those that may."""
+        """Its parts, each with whether its messages have reached the delivery limit."""
         attempts, rows = self.handed.delivery.attempts, self.handed.rows
         for over, places in groupby(range(self.start, self.stop), key=lambda place: attempts[rows[place]] > limit):
             found = list(places)
@@ -101,27 +101,27 @@ class Unanswered:
     def __init__(self) -> None:
         self.last_tag = 0
         self._handed: list[Handed] = []
-        """In the order of their tags; those with nothing open are cleared away now and then."""
+        """In the order of their tags; those with nothing open are removed from time to time."""
         self._stale = 0
 
     def add(
         self, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, now: float,
         limit: int | None = None,
     ) -> int:  # fmt: skip
-        """Give tags to rows of a delivery; the first of them."""
+        """Assign tags to rows of a delivery; returns the first."""
         first = self.last_tag + 1
         self._handed.append(Handed(first, delivery, rows, consumer, now, limit))
         self.last_tag += len(rows)
         return first
 
     def skip(self, count: int) -> int:
-        """Tags of messages for which no answer is awaited."""
+        """Assign tags to messages that need no answer; returns the first."""
         first = self.last_tag + 1
         self.last_tag += count
         return first
 
     def take(self, tag: int, multiple: bool) -> list[Taken]:
-        """The messages that an answer is for: one or, with `multiple`, all up to it; 0 then stands for all."""
+        """The messages that an answer covers: one or, with `multiple`, all up to it, where 0 means all."""
         if not multiple:
             return self.take_run(tag, tag)
         if not tag:
@@ -140,8 +140,8 @@ class Unanswered:
         return taken
 
     def take_run(self, first: int, last: int) -> list[Taken]:
-        """The messages of neighbouring tags, all of which must be there. Otherwise none is taken, but for those before
-        the one that is not: they stand in the error."""
+        """The messages of consecutive tags. If one is unknown, those before it are taken all the same and are in the
+        error."""
         taken: list[Taken] = []
         tag = first
         at = bisect_right(self._handed, first, key=_first) - 1
@@ -158,7 +158,7 @@ class Unanswered:
         return taken
 
     def _adjoining(self, handed: Handed, tag: int, last: int) -> list[Taken]:
-        """What is open from this tag on, without a gap."""
+        """Take what is open from this tag on, without a gap."""
         start = tag - handed.first
         for inner, outer in handed.open:
             if inner <= start < outer:
@@ -166,7 +166,7 @@ class Unanswered:
         return []
 
     def give_back(self, taken: Iterable[Taken]) -> None:
-        """Nothing was answered after all."""
+        """Reopen messages whose answers were rolled back."""
         known = {id(one) for one in self._handed}
         for handed, start, stop in taken:
             handed.give_back(start, stop)
@@ -179,7 +179,7 @@ class Unanswered:
         return [taken for one in handed if one.open for taken in one.take(0, len(one.rows))]
 
     def held(self) -> Iterator[Handed]:
-        """What is not wholly answered, the longest unanswered first."""
+        """Deliveries with unanswered messages, the oldest first."""
         return (handed for handed in self._handed if handed.open)
 
     def _clear_away(self, taken: Sequence[Taken]) -> None:
@@ -201,7 +201,7 @@ _first = attrgetter("first")
 
 
 class UnknownTag(Failure):
-    """An answer for a message that the client does not hold; `before` are those of the same answer that it did."""
+    """An answer to a message that the client does not hold; `before` are the messages of that answer that it held."""
 
     def __init__(self, tag: int, before: list[Taken]) -> None:
         super().__init__(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
@@ -213,13 +213,13 @@ def unknown_tag(tag: int) -> UnknownTag:
 
 
 class Confirms:
-    """Tells a publisher in order what was taken: one `basic.ack` stands for all up to it."""
+    """Confirms publications in order, with one `basic.ack` for as many as possible."""
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
         self.last_tag = 0
-        self._told = 0
-        """The last tag of which the publisher was told."""
+        self._confirmed = 0
+        """The last tag that was confirmed or refused."""
         self._waiting: deque[Batch] = deque()
 
     def next(self, count: int) -> int:
@@ -234,11 +234,12 @@ class Confirms:
         return batch
 
     def extend(self, batch: Batch, count: int) -> None:
-        """The newest batch grew by this many."""
+        """Add this many publications to the newest batch."""
         batch.tags = range(batch.tags.start, self.next(count) + count)
 
     def settle(self, batch: Batch, refused: Iterable[int], before: list[bytes]) -> list[bytes]:
-        """A batch is kept, but for those rows; `before` is to be told first. Gives the frames that may go out now."""
+        """A batch is stored, except for the refused rows; `before` are frames that go out ahead of its confirms.
+        Returns the frames to send."""
         batch.refused = frozenset(batch.tags[row] for row in refused)
         batch.before = before
         batch.done = True
@@ -258,14 +259,14 @@ class Confirms:
                     out.append(self._ack(last))
                     last = 0
                 out.append(method_frame(self._channel, BasicNack(tag, False, False)))
-                self._told = tag
+                self._confirmed = tag
         if last:
             out.append(self._ack(last))
         return out
 
     def _ack(self, tag: int) -> bytes:
-        several = tag - self._told > 1
-        self._told = tag
+        several = tag - self._confirmed > 1
+        self._confirmed = tag
         return method_frame(self._channel, BasicAck(tag, several))
 
 
@@ -288,7 +289,7 @@ class PendingPublications:
         self.publications = publications
         self.batch = batch
         self.size = size
-        """About what they take in memory."""
+        """About how many bytes they take in memory."""
 
 
 class Channel:
@@ -301,29 +302,29 @@ class Channel:
         self.confirms: Confirms | None = None
         self.transaction: Transaction | None = None
         self.prefetch = 0
-        """Of each consumer; 0 is as many as there are."""
+        """Of each consumer; 0 sets no limit."""
         self.shared_prefetch = 0
         """Of all consumers together."""
         self.last_queue = ""
         self.reply_consumer: str | None = None
         self.reply_token: str | None = None
         self.soon: PendingPublications | None = None
-        """What it published last, if the broker has not had it yet."""
+        """What it published last, unless the broker has it already."""
         self.closed = False
 
 
 Gathered: TypeAlias = tuple[list[Publications], list[tuple[list[Taken], Settlement]]]
-"""What a transaction publishes, and what it answers."""
+"""The publications and the answers of a transaction."""
 
 
 class Transaction:
-    """What a transaction has gathered since the last commit."""
+    """Publications and answers since the last commit."""
 
     def __init__(self) -> None:
         self.publications: list[Publications] = []
         self.answers: list[tuple[list[Taken], Settlement]] = []
         self.size = 0
-        """Bytes of the publications, about."""
+        """About how many bytes the publications take in memory."""
 
     def clear(self) -> Gathered:
         gathered = self.publications, self.answers

@@ -1,7 +1,7 @@
-"""One connection's protocol without I/O: bytes go in, requests that are in order come out, and bytes to send.
+"""One connection's protocol without I/O: bytes go in; valid requests and bytes to send come out.
 
-What a peer may not send, or not now, ends the connection with the code that AMQP has for it. Nothing here waits, reads
-a clock or knows a queue.
+A violation of the protocol ends the connection with the reply code that AMQP has for it. Nothing here waits, reads a
+clock or knows a queue.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _FROM_CLIENTS: Final = frozenset(
 )  # fmt: skip
 
 _AROUND: Final = 8
-"""A frame's head and end. Clients such as amqpstorm do not count them to its size, and RabbitMQ lets them."""
+"""A frame's header and end octet. Some clients, such as amqpstorm, do not count them, and RabbitMQ accepts that."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one peer, and all of them, may ask for."""
+    """Limits of one client, and of all of them together."""
 
     frame_max: int = FRAME_MAX
     message_max: int = 128 << 20
@@ -84,19 +84,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connection_max: int = 10_000
     heartbeat: int = 60
     login_seconds: float = 10.0
-    """How long a peer may take until its connection is open."""
+    """How long a client may take to open its connection."""
     backlog_bytes: int = 16 << 20
-    """What one connection may have sent, and the broker not have kept yet, before it is read no further."""
+    """How much one connection may have sent that the broker has not stored; beyond it, its socket is not read."""
     memory_bytes: int = 512 << 20
     """The same for all connections together: beyond it, publishers are blocked."""
     transaction_bytes: int = 128 << 20
-    """What the transactions of one connection may gather before they are committed, beyond one message."""
+    """How much the open transactions of one connection may hold, beyond one message."""
     consumer_seconds: float = 1800.0
-    """How long a consumer may take to answer, unless its queue says otherwise."""
+    """How long a consumer may take to answer a delivery, unless its queue says otherwise."""
 
 
 class Stage(Enum):
-    """How far a connection has come."""
+    """How far a connection has come: each value names what is expected next."""
 
     HEADER = "protocol header"
     START = "connection.start-ok"
@@ -123,20 +123,20 @@ class ServerConnection:
         self.channels: set[int] = set()
         self._properties = properties
         self._closing: set[int] = set()
-        """Channels that we have closed and whose close-ok has not come."""
+        """Channels that the server has closed and whose close-ok has not come."""
         self._leaving: set[int] = set()
-        """Channels that the client has closed and has not been told of."""
+        """Channels that the client has closed and whose close-ok has not been sent."""
         self._reader = RequestReader(limits.frame_max + _AROUND, max_body=limits.message_max)
         self._greeting = b""
         self._out: list[bytes] = []
         self.answered = False
-        """Whether the peer has answered our close: then it sends nothing more."""
+        """Whether the client has answered the server's close: then it sends nothing more."""
         self.parted = False
-        """Whether the peer asked for the close: then it ends the connection itself."""
+        """Whether the client asked for the close: then it ends the connection itself."""
 
     @property
     def held(self) -> int:
-        """Bytes of frames and contents that have not come in whole."""
+        """Bytes of frames and contents that have arrived only in part."""
         return self._reader.held
 
     def capable(self, name: str) -> bool:
@@ -171,11 +171,11 @@ class ServerConnection:
         return requests
 
     def output(self) -> list[bytes]:
-        """What is to be sent."""
+        """The bytes to send."""
         out, self._out = self._out, []
         return out
 
-    # What the server says
+    # From the server
 
     def send(self, channel: int, method: Method) -> None:
         if self.stage is not Stage.CLOSED:
@@ -193,7 +193,7 @@ class ServerConnection:
             self.send(0, ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
 
     def refuse(self, failure: Failure) -> None:
-        """The login was wrong. Clients that do not know how to be told find the connection closed."""
+        """The login was wrong. Clients that do not understand a close at this stage are just disconnected."""
         if self.stage is Stage.LOGIN:
             if self.capable("authentication_failure_close"):
                 self.fail(failure)
@@ -224,7 +224,7 @@ class ServerConnection:
         self.parted = True
 
     def close_channel(self, channel: int, failure: Failure, method: Method | None = None) -> None:
-        """Close a channel for a reason. What still comes on it is passed over."""
+        """Close a channel for a reason. What still arrives on it is ignored."""
         if channel in self.channels:
             self.channels.discard(channel)
             self._closing.add(channel)
@@ -238,7 +238,7 @@ class ServerConnection:
     # Inside
 
     def _greet(self, data: bytes) -> bytes:
-        """Take the protocol header; gives what follows it."""
+        """Read the protocol header; returns what follows it."""
         missing = len(PROTOCOL_HEADER) - len(self._greeting)
         self._greeting += data[:missing]
         if not PROTOCOL_HEADER.startswith(self._greeting):
@@ -287,7 +287,7 @@ class ServerConnection:
     def _open_channel(self, channel: int) -> None:
         if channel in self.channels:
             raise Failure(CHANNEL_ERROR, "second 'channel.open' seen")
-        if len(self.channels) >= self.channel_max:  # how many there are counts, as in RabbitMQ, not their numbers
+        if len(self.channels) >= self.channel_max:  # as in RabbitMQ, their count matters, not their numbers
             raise Failure(
                 NOT_ALLOWED,
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("remuda.amqp")
 _PIECE: Final = 1 << 20
-"""Bytes that are written before it is asked whether the client reads."""
+"""Bytes to write before checking whether the client still reads."""
 
 BATCH: Final = 200
-"""Most messages in one delivery from the broker."""
+"""The most messages in one delivery from the broker."""
 WINDOW: Final = 2000
-"""How many messages may be under way to a consumer that set no prefetch, beyond those it holds."""
+"""How many messages may be on their way to a consumer without a prefetch limit, beyond those it holds."""
 DONE: Final = Settlement(Outcome.ACK)
 AGAIN: Final = Settlement(Outcome.NACK, "requeued", front=True)
 REJECTED: Final = Settlement(Outcome.DEAD, "rejected")
@@ -53,7 +53,7 @@ class AmqpConsumer:
         self.task: asyncio.Task[None] | None = None
         self.stopped = False
         self.renews = False
-        """Whether its queue wants answers sooner than AMQP's consumers give them: then its leases are renewed."""
+        """Whether its leases are renewed, since its queue wants answers sooner than AMQP's consumers give them."""
         self.timeout = session.server.limits.consumer_seconds
         self._limit = declaration.delivery_limit if declaration is not None else None
         self._counts = declaration is not None and declaration.is_quorum
@@ -64,7 +64,7 @@ class AmqpConsumer:
             self.timeout = declaration.consumer_timeout / 1000
 
     def credit_for(self, prefetch: int) -> int:
-        """How many messages it may hold, where `prefetch` of 0 sets no limit."""
+        """How many messages it may hold; a `prefetch` of 0 sets no limit."""
         self._unlimited = prefetch == 0 or self.no_ack
         self._credit = WINDOW if self._unlimited else prefetch
         return self._credit
@@ -74,7 +74,7 @@ class AmqpConsumer:
         self.task = asyncio.create_task(self._run(subscription))
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """From now on it may hold that many."""
+        """Change how many messages it may hold."""
         before = self._credit
         credit = self.credit_for(prefetch)
         if self._unlimited:
@@ -83,18 +83,18 @@ class AmqpConsumer:
             await self.subscription.set_credit(credit)
 
     async def stop(self, *, keep: bool) -> None:
-        """Take no more. What the client holds goes back or, with `keep`, stays with it."""
+        """Stop consuming. What the client holds goes back to the queue or, with `keep`, stays with it."""
         self.stopped = True
         if self.subscription is not None:
             try:
                 await self.subscription.close(keep=keep)
             except RemudaError as error:
-                _log.debug("a consumer of %s could not leave: %s", self.queue, error)
+                _log.debug("a consumer of queue %s could not be stopped: %s", self.queue, error)
         if self.task is not None and self.task is not asyncio.current_task():
             await asyncio.wait([self.task], timeout=5)
 
     def answered(self, count: int) -> None:
-        """The client holds this many fewer."""
+        """The client has answered this many messages."""
         self._under_way -= count
 
     async def _run(self, subscription: AsyncSubscription) -> None:
@@ -107,7 +107,7 @@ class AmqpConsumer:
                     continue
                 await self._deliver(delivery)
         except RemudaError as error:
-            _log.warning("a consumer of %s ended: %s", self.queue, error)
+            _log.warning("a consumer of queue %s ended: %s", self.queue, error)
         if not self.stopped:
             session.cancelled(self)
 
@@ -141,7 +141,7 @@ class AmqpConsumer:
         if sum(sizes) <= _PIECE:
             self._send(delivery, range(count) if rows is None else rows, messages, redelivered, properties)
             return
-        # Each of the large has several copies on its way out: no more go there than the client reads.
+        # Large messages are copied several times on their way out: send no more of them than the client reads.
         chosen = list(range(count)) if rows is None else rows
         for start, stop in _pieces(sizes):
             await session.writable.wait()
@@ -150,7 +150,7 @@ class AmqpConsumer:
                 return
             part = None if properties is None else properties[start:stop]
             self._send(delivery, chosen[start:stop], messages.slice(start, stop), redelivered[start:stop], part)
-            session.flush_wire()
+            session.flush_socket()
 
     def _send(
         self, delivery: AsyncDelivery, rows: Sequence[int], messages: Messages, redelivered: list[bool],
@@ -177,7 +177,7 @@ class AmqpConsumer:
 
 
 def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbours that are written together: as many as are small enough, and at least one."""
+    """Ranges of rows to write together: as many as fit, and at least one."""
     start = size = 0
     for row, one in enumerate(sizes):
         if row > start and size + one > _PIECE:

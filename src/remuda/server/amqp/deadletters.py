@@ -1,7 +1,7 @@
-"""Dead letters go on through their queue's exchange, with the `x-death` headers that RabbitMQ writes.
+"""Dead letters go to their queue's dead-letter exchange, with the `x-death` headers that RabbitMQ writes.
 
-What ends in a queue with a dead-letter exchange moves to a queue of its own beside it, in the same step and as durably;
-from there it is published again. So a dead letter is never lost, and at worst comes twice.
+A message that dies in a queue with a dead-letter exchange moves to a helper queue, in the same step and as durably;
+from there it is published to the exchange. So a dead letter is never lost, and at worst is published twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAUSE: Final = 1.0
 
 
 class DeadLetters:
-    """Republishes what the queues beside those with a dead-letter exchange receive."""
+    """Publishes what arrives in the helper queues to the dead-letter exchanges."""
 
     def __init__(self, server: AmqpServer) -> None:
         self._server = server
@@ -44,7 +44,7 @@ class DeadLetters:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, full: str) -> None:
-        """From now on, dead letters of this queue go on."""
+        """Start to publish the dead letters of a queue."""
         if full not in self._tasks or self._tasks[full].done():
             self._tasks[full] = asyncio.create_task(self._run(full))
 
@@ -77,7 +77,7 @@ class DeadLetters:
             except BrokerClosed:
                 return
             except RemudaError as error:
-                _log.warning("dead letters of %s wait: %s", full, error)
+                _log.warning("dead letters of queue %s have to wait: %s", full, error)
                 await asyncio.sleep(_PAUSE)
             finally:
                 if subscription is not None:
@@ -94,7 +94,7 @@ class DeadLetters:
     async def send(
         self, full: str, declaration: QueueDeclaration, messages: Sequence[Message], reasons: Sequence[str]
     ) -> None:
-        """Publish messages that died in a queue to its dead-letter exchange; those that go in a circle end."""
+        """Publish messages that died in a queue to its dead-letter exchange, except those that go in a circle."""
         exchange = declaration.dead_letter_exchange
         if exchange is None:
             return
@@ -110,15 +110,11 @@ class DeadLetters:
         try:
             await self._server.broker.route(vhost.exchange(exchange), batch)
         except NotFound:
-            _log.debug("dead letters of %s end: there is no exchange %s", full, exchange)
-
-    def stop_unused(self, gone: Sequence[str]) -> None:
-        for full in gone:
-            self.forget(full)
+            _log.debug("dead letters of queue %s are dropped: there is no exchange %s", full, exchange)
 
 
 def _letter(queue: str, exchange: str, key: str | None, message: Message, reason: str) -> Publications | None:
-    """The message as it goes on; None if it has come round without anybody's rejecting it."""
+    """The message as it is published again; None if it went in a circle without being rejected."""
     raw = properties_of(message)
     try:
         properties = decode_properties(raw)
@@ -127,7 +123,7 @@ def _letter(queue: str, exchange: str, key: str | None, message: Message, reason
     headers: Table = properties.headers or {}
     deaths = [death for death in headers.get("x-death") or [] if isinstance(death, dict)]
     copies = [str(one) for one in headers.get("CC") or [] if isinstance(one, str)]
-    if _comes_round(queue, deaths, reason, exchange, key):
+    if _goes_in_circle(queue, deaths, reason, exchange, key):
         return None
     origin = exchange_of(message.headers)
     deaths = _with_death(deaths, queue, reason, origin, [message.name, *copies], properties.expiration)
@@ -144,7 +140,7 @@ def _letter(queue: str, exchange: str, key: str | None, message: Message, reason
 def _with_death(
     deaths: list[Table], queue: str, reason: str, exchange: str, keys: list[str], expiration: str | None
 ) -> list[Table]:
-    """The newest death first; a further one in the same queue for the same reason is counted."""
+    """The deaths with this one first; another one in the same queue for the same reason only raises its count."""
     before = next((one for one in deaths if one.get("queue") == queue and one.get("reason") == reason), None)
     count = before.get("count", 0) if before is not None else 0
     death: Table = {
@@ -158,8 +154,8 @@ def _with_death(
     return [death, *(one for one in deaths if one is not before)]
 
 
-def _comes_round(queue: str, deaths: list[Table], reason: str, exchange: str, key: str | None) -> bool:
-    """Whether a message would go round for ever: it died here before, or goes straight back, and nobody rejected it."""
+def _goes_in_circle(queue: str, deaths: list[Table], reason: str, exchange: str, key: str | None) -> bool:
+    """Whether a message would circulate for ever: it died here before or goes straight back, and nobody rejected it."""
     if reason == "rejected" or any(one.get("reason") == "rejected" for one in deaths):
         return False
     return any(one.get("queue") == queue for one in deaths) or (exchange == "" and key == queue)

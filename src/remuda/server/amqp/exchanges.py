@@ -12,7 +12,7 @@ from remuda.server.amqp.arguments import OWN, compare_arguments, kind_of
 from remuda.server.amqp.failures import PRECONDITION_FAILED, Failure, inequivalent
 
 TOPICS: Final = "remuda.topics"
-"""Publishing here is publishing to a bus's topics, and a queue bound here takes them by pattern."""
+"""Publishing here publishes to the topics of a bus; a queue bound here follows them by pattern."""
 PREDECLARED: Final = {
     "amq.direct": "direct", "amq.fanout": "fanout", "amq.topic": "topic", "amq.headers": "headers",
     "amq.match": "headers", "amq.rabbitmq.trace": "topic", TOPICS: "topic",
@@ -80,7 +80,7 @@ def check_binding(source: ExchangeDeclaration, arguments: Table) -> None:
 
 
 def binding_arguments(arguments: Table) -> dict[str, Any]:
-    """A binding's arguments as the broker keeps and compares them: with a message's headers, which are texts there."""
+    """A binding's arguments as strings, since the broker compares them with headers, which are strings there."""
     return {
         name: as_text(value) if not name.startswith("x-") else value if isinstance(value, str) else as_text(value)
         for name, value in arguments.items()
@@ -89,7 +89,7 @@ def binding_arguments(arguments: Table) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str | None:
-    """A header's value as a text; None for one that says nothing."""
+    """A header's value as a string; None stays None."""
     if value is None or isinstance(value, str):
         return None if value is None else str(value).encode("utf-8", "backslashreplace").decode()
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""How a request fails: the reply code and text that clients of RabbitMQ expect, and what it costs them."""
+"""How a request fails: with the reply code and text that RabbitMQ's clients expect, closing channel or connection."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Final
 
 from remuda.model.errors import RemudaError
 
-CONTENT_TOO_LARGE: Final = 311
 NO_ROUTE: Final = 312
 CONNECTION_FORCED: Final = 320
 ACCESS_REFUSED: Final = 403
 NOT_FOUND: Final = 404
 RESOURCE_LOCKED: Final = 405
 PRECONDITION_FAILED: Final = 406
-FRAME_ERROR: Final = 501
+
 SYNTAX_ERROR: Final = 502
 COMMAND_INVALID: Final = 503
 CHANNEL_ERROR: Final = 504
-UNEXPECTED_FRAME: Final = 505
+
 RESOURCE_ERROR: Final = 506
 NOT_ALLOWED: Final = 530
 NOT_IMPLEMENTED: Final = 540
@@ -44,7 +43,7 @@ class Failure(RemudaError):
 
 
 def reply_text(text: str) -> str:
-    """A text that fits the frame: at most 255 bytes, and it shows where it was cut."""
+    """A text cut to the 255 bytes that a reply text may have; it shows where it was cut."""
     raw = text.encode("utf-8", "replace")
     if len(raw) <= _LONGEST:
         return raw.decode()

@@ -1,9 +1,9 @@
-"""Publications of all connections go to the broker together, so that one sync serves as many of them as it can.
+"""Group commit: publications of all connections go to the broker together, so that they share one sync.
 
-What comes in while a commit runs waits for the next. A publisher that keeps a window open sends more as soon as it is
-confirmed; a commit that began before that arrives would carry a part of the window only, and there would be twice as
-many. So the next one waits for about as many as were just confirmed, but never idly for longer than the last commit
-took.
+What arrives while a commit runs waits for the next. A publisher with a window of unconfirmed messages sends more as
+soon as some are confirmed; a commit that began before these arrive would carry only part of the window, and there would
+be twice as many commits. So the next one waits for about as many messages as were just confirmed, but never idly for
+longer than the last commit took.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Any, Final
 
 _log = logging.getLogger("remuda.amqp")
 _PATIENCE: Final = 0.25
-"""How long a commit is waited for before the next begins: a queue may confirm when a consumer has answered."""
+"""Seconds to wait for a commit before the next begins: some queues confirm only when a consumer has answered."""
 _LONGEST: Final = 0.02
 _SHORTEST: Final = 0.001
-"""About what each commit costs in work, however few messages it carries: waiting as long for company is never wrong."""
+"""About the work of one commit in seconds, however few messages it carries: to wait this long for more always pays."""
 _WORKING: Final = 4
-"""How many times as long it may take, if this thread is not idle meanwhile: large messages take time to be read."""
+"""How many times as long to wait while this thread is busy: large messages take time to read."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Called when it begins, and then awaited."""
+"""Called when the commit begins, and then awaited."""
 
 
 class Gathering:
-    """Hands publications to the broker, all that have gathered at once."""
+    """Collects publications and hands them to the broker in one go."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Work, asyncio.Future[None]]] = []
         self._messages = 0
         self._expected = 0
-        """With how many messages everybody who was confirmed last has answered."""
+        """How many messages to wait for: by then, every publisher that was just confirmed has sent more."""
         self._patience = 0.0
-        """Seconds for which they are waited for."""
+        """How many seconds to wait for them."""
         self._since = self._worked = 0.0
-        """When the last commit ended, and what this thread had worked by then."""
+        """When the last commit ended, and this thread's CPU time at that moment."""
         self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, work: Work, messages: int) -> asyncio.Future[None]:
-        """Have this done with the next commit; the future is done when it is."""
+        """Add work to the next commit; the future is done when the work is."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((work, done))
         self._messages += messages
@@ -54,7 +54,7 @@ class Gathering:
         return done
 
     def grow(self, messages: int) -> None:
-        """What was added last, and has not begun yet, grew by this many."""
+        """Work that was added and has not begun has this many more messages."""
         self._messages += messages
         self._more.set()
 
@@ -62,21 +62,21 @@ class Gathering:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                await self._wait_for_company(loop)
+                await self._wait_for_more(loop)
                 waiting, self._waiting = self._waiting, []
                 messages, self._messages = self._messages, 0
                 began, worked = loop.time(), time.thread_time()
                 tasks = [asyncio.ensure_future(_carried_out(work(), done)) for work, done in waiting]
                 await asyncio.wait(tasks, timeout=_PATIENCE)
                 self._since, self._worked = loop.time(), time.thread_time()
-                # What more company would save is the wait for the disk, not the work for each message.
+                # Sharing a commit saves the wait for the disk, not the work for each message.
                 saves = self._since - began - (self._worked - worked)
                 self._expected = self._messages + messages
                 self._patience = min(max(saves, _SHORTEST), _LONGEST)
         finally:
             self._task = None
 
-    async def _wait_for_company(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _wait_for_more(self, loop: asyncio.AbstractEventLoop) -> None:
         patience = self._patience
         while self._messages < self._expected:
             passed = loop.time() - self._since
@@ -93,7 +93,7 @@ async def _carried_out(work: Coroutine[Any, Any, None], done: asyncio.Future[Non
     try:
         await work
     except Exception:
-        _log.exception("publications could not be passed to the broker")
+        _log.exception("published messages could not be handed to the broker")
     finally:
         if not done.done():
             done.set_result(None)

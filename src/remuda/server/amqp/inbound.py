@@ -1,4 +1,4 @@
-"""Published messages become a batch of the broker's: properties stay raw bytes, and are looked into once."""
+"""Published messages become a batch for the broker: properties stay raw bytes and are decoded once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the broker knows of a message's properties."""
+    """What the broker needs of a message's properties."""
 
     mime_type: str = _BINARY
     headers: Mapping[str, str] = NO_HEADERS
@@ -43,7 +43,7 @@ class Facts(msgspec.Struct, frozen=True):
     keys: tuple[str, ...] = ()
     """Further routing keys, from CC and BCC."""
     hidden: bool = False
-    """Whether it has a BCC header, which nobody is to see."""
+    """Whether it has a BCC header, which no consumer may see."""
 
 
 _PLAIN: Final = Facts()

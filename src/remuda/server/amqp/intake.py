@@ -1,5 +1,7 @@
-"""How much all publishers together may have under way: beyond it they are told to stop, and read no further. What their
-transactions gather cannot wait, since only they can end it: beyond as much of that, they lose their connection."""
+"""Flow control over all publishers: how much they may have sent that the broker has not stored yet.
+
+Beyond the limit, publishers are blocked and their sockets are not read. Open transactions cannot be made to wait, since
+only their publishers can end them: beyond the limit, those lose their connection."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _PAUSE: Final = 5.0
 
 
 class Intake:
-    """Counts what was received and not kept yet."""
+    """Counts the bytes that were received and are not stored yet."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -32,7 +34,7 @@ class Intake:
         return self._reason is not None
 
     def watch(self, session: Session) -> None:
-        """A session began to publish."""
+        """Add a session that has begun to publish."""
         self._sessions.add(session)
         if self._reason is not None:
             _tell(session, self._reason)
@@ -50,7 +52,7 @@ class Intake:
         self.review()
 
     def gather(self, size: int) -> bool:
-        """Let a transaction hold this many bytes more; False if that is too much."""
+        """Let a transaction hold this many more bytes; False if that is too much."""
         self._uncommitted += size
         return self._uncommitted <= self._most
 
@@ -59,13 +61,13 @@ class Intake:
         self._uncommitted -= size
 
     def full(self, reason: str) -> None:
-        """The disk took nothing: publishers are to wait a while."""
+        """The disk is full: block publishers for a while."""
         self._full_until = time.monotonic() + _PAUSE
         if self._reason is None:
             self._block(f"low on disk: {reason}")
 
     def review(self) -> None:
-        """Let publishers go on, once there is room again."""
+        """Unblock publishers once there is room again."""
         if self._reason is not None and self._bytes < self._most // 2 and time.monotonic() >= self._full_until:
             self._reason = None
             for session in self._sessions:
@@ -82,4 +84,4 @@ class Intake:
 def _tell(session: Session, reason: str) -> None:
     if session.protocol.capable("connection.blocked"):
         session.send(0, ConnectionBlocked(reason))
-        session.flush_wire()
+        session.flush_socket()

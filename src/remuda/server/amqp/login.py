@@ -1,4 +1,4 @@
-"""What a client says to come in: PLAIN and RabbitMQ's own AMQPLAIN."""
+"""A client's login: SASL's PLAIN, and RabbitMQ's own AMQPLAIN."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MECHANISMS: Final = b"PLAIN AMQPLAIN"
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, str] | None:
-    """Name and password; None for what cannot be read."""
+    """Name and password; None if they cannot be read."""
     if mechanism == "PLAIN":
         parts = response.split(b"\x00")
         if len(parts) != 3:

@@ -1,4 +1,4 @@
-"""Vhosts: queues and exchanges of `/` have their own names in the broker, those of other vhosts the vhost in front."""
+"""Vhosts: in the broker, names of `/` stay as they are, and those of other vhosts begin with the vhost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remuda.server.amqp.failures import ACCESS_REFUSED, PRECONDITION_FAILED, Fai
 DEFAULT_EXCHANGE: Final = "amq.default"
 """The broker's name of the exchange that clients call by the empty name."""
 DEAD_LETTERS: Final = "amq.dead-letters."
-"""In front of a queue's name: the queue through which its dead letters pass."""
+"""The prefix of the queue through which a queue's dead letters pass."""
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
@@ -50,6 +50,6 @@ class VHost(msgspec.Struct, frozen=True):
         if not self.holds(full):
             raise Failure(ACCESS_REFUSED, f"{kind} '{name}' belongs to another vhost than '{self.name}'")
         if not full.isprintable() or len(full.encode("utf-8", "replace")) > MAX_NAME_BYTES:
-            text = f"names of {kind}s are at most {MAX_NAME_BYTES} bytes of printable text, with its vhost"
+            text = f"a name, with its vhost, is at most {MAX_NAME_BYTES} bytes of printable text"
             raise Failure(PRECONDITION_FAILED, text)
         return full

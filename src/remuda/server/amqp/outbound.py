@@ -1,4 +1,4 @@
-"""Messages leave as frames, many in one write: those that came by AMQP with the very properties they came with."""
+"""Messages as frames, many in one write. Those published over AMQP leave with exactly the properties they came with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def short(text: str) -> bytes:
 
 
 def properties_of(message: Message) -> bytes:
-    """The properties that a message leaves with."""
+    """The encoded properties to deliver a message with."""
     if message.wire is not None:
         return message.wire
     stamp = message.timestamp or message.created
@@ -47,7 +47,7 @@ def properties_of(message: Message) -> bytes:
 
 
 def _fitting(text: str) -> str:
-    """A text that a short string can hold; empty if it cannot."""
+    """The text if a short string can hold it, otherwise an empty one."""
     return text if len(text.encode("utf-8", "surrogateescape")) <= 255 else ""
 
 
@@ -64,7 +64,7 @@ def deliver_frames(
     frame_max: int,
     properties: list[bytes] | None,
 ) -> list[bytes]:
-    """`basic.deliver` for each message, with tags from `first_tag` on. `properties` stand in for their own."""
+    """`basic.deliver` for each message, with tags from `first_tag` on. `properties` replace the messages' own."""
     start = BasicDeliver.index + short(consumer_tag)
     most = frame_max - _OVERHEAD
     if properties is None and isinstance(messages.wire, bytes) and True not in redelivered:
@@ -121,7 +121,7 @@ def deliver_frames(
 
 
 def _alike_frames(channel: int, start: bytes, first_tag: int, messages: Messages, most: int) -> list[bytes] | None:
-    """The same for messages that differ in nothing but their bodies, each of which fits one frame; None if they do."""
+    """The same for messages that differ only in their bodies, each of which fits one frame; None for any others."""
     name, headers, raw, bodies = messages.name, messages.headers, messages.wire, messages.bodies
     sizes = list(map(len, bodies))
     if isinstance(name, list) or isinstance(headers, list) or not isinstance(raw, bytes):
@@ -146,7 +146,7 @@ def _alike_frames(channel: int, start: bytes, first_tag: int, messages: Messages
 
 
 def _around(channel: int, start: bytes, exchange: str, key: str) -> tuple[bytes, bytes]:
-    """What stands before and behind the delivery tag, the end of the frame left to what follows."""
+    """The frame before and behind the delivery tag, without its end octet."""
     after = short(exchange) + short(key)
     size = len(start) + _TAG.size + len(after)
     return _HEAD.pack(1, channel, size) + start, after

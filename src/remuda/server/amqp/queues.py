@@ -1,4 +1,4 @@
-"""A queue as AMQP declares it: its arguments, checked and compared as RabbitMQ does, and as options of the broker."""
+"""A queue as AMQP declares it: arguments are checked and compared as in RabbitMQ, and become the broker's options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class QueueDeclaration(msgspec.Struct, frozen=True, array_like=True):
     auto_delete: bool = False
     arguments: Table = {}
     owner: str | None = None
-    """The connection that an exclusive queue lives and dies with, as the server that holds it names it."""
+    """The connection that an exclusive queue ends with, see `owner_of`."""
 
     @property
     def dead_letter_exchange(self) -> str | None:
@@ -56,18 +56,18 @@ class QueueDeclaration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def delivery_limit(self) -> int | None:
-        """How often a message may come back; None, or below 0 on the wire, is as often as it likes."""
+        """How often a message may be redelivered; None, or a negative number on the wire, sets no limit."""
         limit = _number(self.arguments.get("x-delivery-limit"))
         return limit if limit is None or limit >= 0 else None
 
     @property
     def expires(self) -> int | None:
-        """After how many milliseconds without use the queue goes."""
+        """After how many milliseconds without use the queue is deleted."""
         return _number(self.arguments.get("x-expires"))
 
     @property
     def consumer_timeout(self) -> int | None:
-        """Within how many milliseconds it wants answers; None or 0 is the server's own time."""
+        """Within how many milliseconds deliveries must be answered; None or 0 is the server's default."""
         timeout = _number(self.arguments.get("x-consumer-timeout"))
         return None if timeout is None else min(timeout, LONGEST)
 
@@ -77,7 +77,7 @@ class QueueDeclaration(msgspec.Struct, frozen=True, array_like=True):
 
 
 def options_of(vhost: VHost, full: str, declaration: QueueDeclaration, consumer_seconds: float) -> QueueOptions:
-    """The broker's options for a queue that was declared so. Another queue that they name is one of the same vhost."""
+    """The broker's options for a declared queue. A queue that they name belongs to the same vhost."""
     arguments = declaration.arguments
     timeout = declaration.consumer_timeout
     values: dict[str, Any] = {
@@ -109,9 +109,7 @@ def options_of(vhost: VHost, full: str, declaration: QueueDeclaration, consumer_
 
 def _own_options(arguments: Table) -> dict[str, Any]:
     named = {
-        name.removeprefix(OWN).replace("-", "_"): _plain(value)
-        for name, value in arguments.items()
-        if name.startswith(OWN)
+        name.removeprefix(OWN).replace("-", "_"): value for name, value in arguments.items() if name.startswith(OWN)
     }
     for name in named:
         if name in _PROTECTED:
@@ -120,7 +118,7 @@ def _own_options(arguments: Table) -> dict[str, Any]:
 
 
 def check_arguments(name: str, vhost: str, declaration: QueueDeclaration, given: Table) -> None:
-    """Refuse what RabbitMQ would refuse, and what no queue here could keep; `given` are the arguments from the wire."""
+    """Refuse what RabbitMQ would refuse, and streams. `given` are the arguments with their types on the wire."""
     kind = declaration.arguments.get("x-queue-type")
     check_queue_arguments(name, vhost, given, kind if isinstance(kind, str) else "classic")
     if kind == "stream":
@@ -149,12 +147,3 @@ def _number(value: Any) -> int | None:
 
 def _text(value: Any) -> str | None:
     return str(value) if isinstance(value, str) else None
-
-
-def _plain(value: Any) -> Any:
-    """A value without the type it had on the wire."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int):
-        return int(value)
-    return [_plain(one) for one in value] if isinstance(value, list) else value

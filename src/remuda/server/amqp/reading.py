@@ -1,7 +1,7 @@
-"""Requests of one connection: publications that follow one another come out as one request, acknowledgements too.
+"""The server's parser: consecutive publications come out as one request, and so do acknowledgements.
 
-Publishers say the same again and again: the method, the properties and often the size of the body do not change. What
-was understood once is recognised by its bytes, and of each further message only the body is cut out.
+Publishers repeat themselves: the method, the properties and often the size of the body do not change. What was parsed
+once is recognised by its bytes, and only the body is cut out of each further message.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Publications(Method, frozen=True):
 
 
 class Acks(Method, frozen=True):
-    """Several `basic.ack` of one channel in a row: the first and last tag of each stretch, and whether the last stands
-    for all before it."""
+    """Several `basic.ack` of one channel in a row: the first and last tag of each range, and whether it is a `multiple`
+    that covers all tags up to it."""
 
     answers: list[tuple[int, int, bool]]
 
@@ -88,11 +88,11 @@ class RequestReader:
         self._parser.frame_max = frame_max
 
     def forget(self, channel: int) -> None:
-        """Drop what a channel has begun, since it was closed."""
+        """Drop a closed channel's unfinished content."""
         self._parser.forget(channel)
 
     def feed(self, data: bytes) -> list[Event]:
-        """The requests that these bytes complete. Look at `error` afterwards."""
+        """The requests that these bytes complete. Check `error` afterwards."""
         if self._parser.error is not None:
             return []
         self._chunks.append(data)
@@ -120,7 +120,7 @@ class RequestReader:
             kind, _, size = _HEAD.unpack_from(buffer, position)
             end = position + _OVERHEAD + size
             if kind not in _KINDS or size > parser.frame_max - _OVERHEAD:
-                end = length  # the parser says what is wrong with it
+                end = length  # the parser reports what is wrong with it
             elif end > length:
                 self._needed = end - position
                 break
@@ -129,7 +129,7 @@ class RequestReader:
         return position
 
     def _publications(self, buffer: bytes, position: int, requests: list[Event]) -> int:
-        """Take all publications from here on, and give the place behind them."""
+        """Read all publications from here on; returns the offset behind them."""
         startswith, length, shape = buffer.startswith, len(buffer), self._shape
         while True:
             if shape is None or not startswith(shape.prefix, position):
@@ -162,7 +162,7 @@ class RequestReader:
             requests.append((first.channel, Publications(first.method, properties, bodies), b"", b""))
 
     def _learn(self, buffer: bytes, position: int) -> _Shape | None:
-        """The shape of the publication that stands here; None if it is anything else, not whole, or not right."""
+        """The shape of the publication at this offset; None if there is none, or it is incomplete or malformed."""
         most, length = self._parser.frame_max - _OVERHEAD, len(buffer)
         if buffer[position + 7 : position + 11] != _PUBLISH:
             return None
@@ -204,7 +204,7 @@ class RequestReader:
         return method
 
     def _acks(self, buffer: bytes, position: int, requests: list[Event]) -> int:
-        """Take all acknowledgements of one channel from here on, and give the place behind them."""
+        """Read all acknowledgements of one channel from here on; returns the offset behind them."""
         prefix = buffer[position : position + 11]
         channel = int.from_bytes(prefix[1:3], "big")
         if prefix != b"\x01" + prefix[1:3] + _ACK_SIZE + BasicAck.index or not channel:
@@ -213,12 +213,12 @@ class RequestReader:
         while position + 21 <= length and buffer.startswith(prefix, position) and buffer[position + 20] == 0xCE:
             position += 21
         if position > start:
-            requests.append((channel, _stretches(buffer[start:position]), b"", b""))
+            requests.append((channel, _merged(buffer[start:position]), b"", b""))
         return position
 
 
-def _stretches(raw: bytes) -> Acks:
-    """Neighbouring tags as one answer."""
+def _merged(raw: bytes) -> Acks:
+    """Merge consecutive tags into ranges."""
     answers: list[tuple[int, int, bool]] = []
     first = last = 0
     for tag, bits in _ACK.iter_unpack(raw):

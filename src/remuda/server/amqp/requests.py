@@ -1,4 +1,4 @@
-"""What clients ask for on a channel, apart from publishing and answering: each request with RabbitMQ's own refusals."""
+"""Requests on a channel, apart from publishing and answering, refused with RabbitMQ's own words."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from remuda.server.amqp.failures import (
     no_exchange,
     no_queue,
 )
-from remuda.server.amqp.names import REPLY_TO, VHost
+from remuda.server.amqp.names import DEFAULT_EXCHANGE, REPLY_TO, VHost
 from remuda.server.amqp.outbound import exchange_of, properties_of
 from remuda.server.amqp.queues import QueueDeclaration
 from remuda.server.amqp.topology import owner_of
@@ -176,7 +176,7 @@ class Requests:
             channel.shared_prefetch = method.prefetch_count
         else:
             channel.prefetch = method.prefetch_count
-            channel.shared_prefetch = 0  # as in RabbitMQ, the one for each takes the place of the one for all
+            channel.shared_prefetch = 0  # as in RabbitMQ, a limit per consumer replaces the shared one
         wanted = channel.shared_prefetch or channel.prefetch
         for consumer in channel.consumers.values():
             await consumer.set_prefetch(wanted)
@@ -186,7 +186,7 @@ class Requests:
         if not method.requeue:
             raise Failure(NOT_IMPLEMENTED, "requeue=false")
         if isinstance(method, BasicRecover):
-            self._session.send(channel.number, BasicRecoverOk())  # what comes again comes behind it
+            self._session.send(channel.number, BasicRecoverOk())  # redeliveries come behind it
         self._session.answer(channel.unanswered.take_all(), AGAIN)
         self._session.flush()
         await self._session.quiet()
@@ -205,7 +205,7 @@ class Requests:
             if standing is None:
                 raise no_exchange(name, self._vhost)
             return ExchangeDeclareOk()
-        session.check("configure", "exchange", name or "amq.default")
+        session.check("configure", "exchange", name or DEFAULT_EXCHANGE)
         if not name:
             raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
         exchanges.check_type(method.type)
@@ -220,14 +220,14 @@ class Requests:
             raise Failure(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
         if asked.alternate is not None:
             session.check("read", "exchange", name)
-            session.check("write", "exchange", asked.alternate or "amq.default")
+            session.check("write", "exchange", asked.alternate or DEFAULT_EXCHANGE)
         await topology.create_exchange(vhost, full, asked)
         return ExchangeDeclareOk()
 
     async def _delete_exchange(self, channel: Channel, method: ExchangeDelete) -> Method:
         session, name = self._session, method.exchange
         topology = session.server.topology
-        session.check("configure", "exchange", name or "amq.default")
+        session.check("configure", "exchange", name or DEFAULT_EXCHANGE)
         if not name:
             raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
         if name.startswith("amq.") or name == TOPICS:
@@ -313,14 +313,12 @@ class Requests:
                 await self._adopt(full)
             queues.check_equivalent(name, self._vhost, asked, standing)
             return info
-        if name.startswith("amq.") and not name.startswith("amq.gen-"):
-            raise Failure(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
-        if name.startswith("amq.gen-") and method.queue:
+        if method.queue.startswith("amq."):
             raise Failure(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
         exchange = asked.dead_letter_exchange
         if exchange is not None:
             session.check("read", "queue", name)
-            session.check("write", "exchange", exchange or "amq.default")
+            session.check("write", "exchange", exchange or DEFAULT_EXCHANGE)
         if options.expired_queue is not None:
             session.check("read", "queue", name)
             session.check("write", "queue", session.vhost.short(options.expired_queue))
@@ -373,7 +371,7 @@ class Requests:
                 return QueueUnbindOk()
             raise
         session.check("write", "queue", name)
-        session.check("read", "exchange", method.exchange or "amq.default")
+        session.check("read", "exchange", method.exchange or DEFAULT_EXCHANGE)
         if not method.exchange:
             raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
         topology = session.server.topology
@@ -391,22 +389,21 @@ class Requests:
         return QueueBindOk() if binds else QueueUnbindOk()
 
     def _check_topics(self) -> None:
-        """Whoever has a queue filled from a bus's topics needs what a binding to them does."""
+        """Refuse topics in a queue's options to a user who may not bind a queue to them."""
         if self._session.vhost.exchange(TOPICS) != TOPICS:
             raise Failure(ACCESS_REFUSED, f"the topics of a bus belong to the vhost '/', not to '{self._vhost}'")
         self._session.check("read", "exchange", TOPICS)
 
     async def _follow_topics(self, full: str, info: QueueInfo, pattern: str, binds: bool) -> None:
-        """A queue takes topics of a bus from now on, or no longer."""
+        """Have a queue follow topics of a bus, or stop doing so."""
         patterns = [one for one in info.options.patterns if one != pattern]
         if binds:
             patterns.append(pattern)
         await self._session.server.broker.configure_queue(full, patterns=patterns)
 
     async def _purge(self, channel: Channel, method: QueuePurge) -> Method:
-        name, full, info = await self._named(channel, method.queue)
+        name, full, _ = await self._named(channel, method.queue)
         self._session.check("read", "queue", name)
-        del info
         cleared = await self._session.server.broker.clear(full, reason="purged", who=self._session.user.name or None)
         return QueuePurgeOk(cleared)
 
@@ -483,7 +480,7 @@ class Requests:
         if consumer is not None:
             await consumer.stop(keep=True)
             server.left(consumer)
-            await server.topology.drop_unused()  # its queue may have gone with it
+            await server.topology.drop_unused()  # its queue may have been deleted with it
         return BasicCancelOk(method.consumer_tag)
 
     async def _get(self, channel: Channel, method: BasicGet) -> Method | None:
@@ -525,7 +522,7 @@ class Requests:
 
 
 def plain(table: Table) -> Table:
-    """A table without the types its values had on the wire, so that it can be kept and compared."""
+    """A table without the types its values had on the wire, so that it can be stored and compared."""
     return {name: _plain(value) for name, value in table.items()}
 
 

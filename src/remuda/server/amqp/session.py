@@ -1,7 +1,7 @@
-"""One client's session: its requests are carried out on the broker, in the order in which they came.
+"""One client's session: carries out its requests on the broker, in order.
 
 Publications and answers of a whole received buffer go to the broker as a few batches, and the session reads on while
-they are kept. Every other request waits until they are, so that it sees what came before it.
+they are being stored. Every other request waits until they are, so that it sees what came before it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Settlement
 from remuda.server.amqp.channels import Batch, Channel, Gathered, PendingPublications, Taken, Transaction, UnknownTag
-from remuda.server.amqp.connection import ServerConnection, Stage
+from remuda.server.amqp.connection import ServerConnection
 from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, TOO_OFTEN, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS
 from remuda.server.amqp.failures import (
@@ -63,23 +63,23 @@ from remuda.server.amqp.failures import (
     refused,
 )
 from remuda.server.amqp.inbound import Inbound
-from remuda.server.amqp.names import DEAD_LETTERS, REPLY_TO, VHost
+from remuda.server.amqp.names import DEAD_LETTERS, DEFAULT_EXCHANGE, REPLY_TO, VHost
 from remuda.server.amqp.reading import Acks, Publications
 from remuda.server.amqp.requests import Requests
 from remuda.server.users import User
 
 if TYPE_CHECKING:
-    from remuda.server.amqp.shell import AmqpServer, Wire
+    from remuda.server.amqp.shell import AmqpServer, ClientSocket
 
 _log = logging.getLogger("remuda.amqp")
 _OVERHEAD: Final = 200
-"""About what a publication takes in memory beside its bytes."""
+"""About how many bytes a publication takes in memory beside its content."""
 
 
 class Session:
-    """What a connection does once it speaks the protocol."""
+    """The work of one connection, on the events that its protocol gives."""
 
-    def __init__(self, server: AmqpServer, protocol: ServerConnection, wire: Wire, number: int) -> None:
+    def __init__(self, server: AmqpServer, protocol: ServerConnection, socket: ClientSocket, number: int) -> None:
         self.server = server
         self.protocol = protocol
         self.number = number
@@ -87,18 +87,18 @@ class Session:
         self.vhost = VHost("/")
         self.channels: dict[int, Channel] = {}
         self.exclusive: set[str] = set()
-        """Queues that go with this connection."""
+        """Queues that are deleted with this connection."""
         self.writable = asyncio.Event()
         self.writable.set()
         self.publishes = False
-        """Whether it ever published: then it is told when publishers are blocked."""
+        """Whether it ever published: then it is notified when publishers are blocked."""
         self.in_flight = 0
-        """Bytes of publications that the broker has not kept yet."""
+        """Bytes of publications that the broker has not stored yet."""
         self._failed = False
-        """Whether the connection is closed for a mistake."""
+        """Whether the connection is being closed for an error."""
         self._uncommitted = 0
         """Bytes that its transactions hold."""
-        self._wire = wire
+        self._socket = socket
         self._inbound = Inbound()
         self._requests = Requests(self)
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -113,19 +113,19 @@ class Session:
         channels = self.channels
         for number, method, _, _ in events:
             if self._failed:
-                break  # what came behind the mistake does not count: a commit would be of a part only
+                break  # what follows the error is ignored: a commit would cover only part of its transaction
             channel = channels.get(number)
             try:
                 if isinstance(method, Publications):
                     exchange = method.method.exchange
-                    if channel is not None and exchange and not self._takes_in(exchange):
+                    if channel is not None and exchange and not self._can_publish(exchange):
                         self.flush()
                         await self.quiet()
                         channel = channels.get(number)
                         if channel is not None:
                             await self._find_exchange(exchange)
                     if channel is not None:
-                        self._take_in(channel, method)
+                        self._accept(channel, method)
                 elif isinstance(method, Acks):
                     if channel is not None:
                         for first, last, multiple in method.answers:
@@ -151,10 +151,10 @@ class Session:
             except RemudaError as error:
                 await self.fail(number, Failure(PRECONDITION_FAILED, str(error)), method)
         self.flush()
-        self._wire.flush()
+        self._socket.flush()
 
     def flush(self) -> None:
-        """Hand what was gathered to the broker."""
+        """Hand the gathered publications and answers to the broker."""
         if self._answers:
             answers, self._answers = self._answers, {}
             for settlement, taken in answers.values():
@@ -162,7 +162,7 @@ class Session:
                 self.settle(delivery, _rows(delivery, taken), settlement)
         if self._gathered:
             gathered, self._gathered = self._gathered, []
-            for channel, publications in _stretches(gathered):
+            for channel, publications in _runs(gathered):
                 self._publish_soon(channel, publications)
 
     async def quiet(self) -> None:
@@ -171,7 +171,7 @@ class Session:
             await asyncio.wait(list(self._tasks))
 
     async def close(self) -> None:
-        """The connection is over: what it held goes back, and what belonged to it goes."""
+        """Requeue what the connection held, and delete its exclusive queues."""
         self._gathered.clear()
         self._answers.clear()
         self.writable.set()
@@ -185,38 +185,38 @@ class Session:
     # To the client
 
     def send(self, channel: int, method: Method) -> None:
-        self._wire.write([method_frame(channel, method)])
+        self._socket.write([method_frame(channel, method)])
 
     def write(self, frames: list[bytes]) -> None:
-        self._wire.write(frames)
+        self._socket.write(frames)
 
-    def flush_wire(self) -> None:
-        self._wire.flush()
+    def flush_socket(self) -> None:
+        self._socket.flush()
 
     def resume(self) -> None:
-        """Read on, if nothing else speaks against it."""
-        self._wire.resume()
+        """Read on, unless something else forbids it."""
+        self._socket.resume()
 
     def cancelled(self, consumer: AmqpConsumer) -> None:
-        """A consumer's queue is gone."""
+        """End a consumer whose queue is gone."""
         consumer.stopped = True
         consumer.channel.consumers.pop(consumer.tag, None)
         self.server.left(consumer)
         if self.protocol.capable("consumer_cancel_notify"):
             self.send(consumer.channel.number, BasicCancel(consumer.tag, True))
-            self._wire.flush()
+            self._socket.flush()
 
     async def fail(self, number: int, failure: Failure, method: Method | None) -> None:
-        """Close the channel or, where it is worse, the connection."""
+        """Close the channel or, for a hard failure, the connection."""
         channel = self.channels.get(number)
         if failure.hard or channel is None:
             self._failed = True
             self.protocol.fail(failure, method)
-            self._wire.flush()
+            self._socket.flush()
             return
         await self._end_channel(channel)
         self.protocol.close_channel(number, failure, method)
-        self._wire.flush()
+        self._socket.flush()
 
     # Permissions
 
@@ -237,7 +237,7 @@ class Session:
         if isinstance(method, ConnectionOpen):
             self._enter(method)
         elif isinstance(method, ConnectionClose):
-            await self.close()  # once it is told, its exclusive queues are gone and what it held is back
+            await self.close()  # before the close-ok: the client may rely on its queues being gone
             self.protocol.part()
         elif isinstance(method, ChannelOpen):
             self.channels[number] = Channel(number)
@@ -274,8 +274,8 @@ class Session:
         live = {id(consumer) for consumer in consumers}
         if consumers:
             await asyncio.gather(*(consumer.stop(keep=False) for consumer in consumers))
-            await self.server.topology.drop_unused()  # their queues may have gone with them
-        # What a consumer held goes back with it; what was fetched, or was left by one that went, is given back here.
+            await self.server.topology.drop_unused()  # their queues may have been deleted with them
+        # Stopping a consumer requeues what it held; what came by `basic.get` or from a cancelled one is requeued here.
         self.answer([one for one in channel.unanswered.take_all() if id(one.handed.consumer) not in live], AGAIN)
         self.flush()
 
@@ -296,7 +296,7 @@ class Session:
             raise failure
 
     def answer(self, taken: Iterable[Taken], settlement: Settlement) -> None:
-        """Answer for messages that the client held, with the next `flush`."""
+        """Answer messages that the client held, with the next `flush`."""
         for one in taken:
             if settlement is AGAIN and one.handed.limit is not None:
                 for too_often, part in one.by_limit(one.handed.limit):
@@ -315,7 +315,7 @@ class Session:
             handed.consumer.answered(one.size)
 
     def settle(self, delivery: AsyncDelivery, rows: Sequence[int] | None, settlement: Settlement) -> None:
-        """Answer the broker; what comes of it is waited for by `quiet`."""
+        """Answer the broker; `quiet` waits until it has done so."""
         self.spawn(delivery.answer(settlement, rows, wait=False))  # type: ignore[arg-type]
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -328,19 +328,19 @@ class Session:
             await work
         except BrokerClosed as error:
             self.protocol.fail(Failure(INTERNAL_ERROR, str(error)))
-            self._wire.flush()
+            self._socket.flush()
         except RemudaError as error:
             _log.warning("connection %d: %s", self.number, error)
 
     # Publications
 
-    def _takes_in(self, exchange: str) -> bool:
-        """Whether an exchange is known to take publications."""
+    def _can_publish(self, exchange: str) -> bool:
+        """Whether an exchange is known and open to publishers."""
         declared = self.server.topology.exchanges.get(self.vhost.exchange(exchange))
         return declared is not None and not declared.internal
 
     async def _find_exchange(self, exchange: str) -> None:
-        """Refuse an exchange before anything that is published behind it counts: its channel is closed."""
+        """Refuse an exchange before anything published after it is accepted: its channel is closed."""
         self.check("write", "exchange", exchange)
         declared = await self.server.topology.exchange(self.vhost.exchange(exchange))
         if declared is None:
@@ -350,11 +350,11 @@ class Session:
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost.name}'"
             )
 
-    def _take_in(self, channel: Channel, given: Publications) -> None:
+    def _accept(self, channel: Channel, given: Publications) -> None:
         method, properties, bodies = given.method, given.properties, given.bodies
         if method.immediate:
             raise Failure(NOT_IMPLEMENTED, "immediate=true")
-        self.check("write", "exchange", method.exchange or "amq.default")
+        self.check("write", "exchange", method.exchange or DEFAULT_EXCHANGE)
         if not isinstance(properties, list):
             own = self._admitted(channel, properties)
             self._gather(channel, given if own is properties else Publications(method, own, bodies))
@@ -364,7 +364,7 @@ class Session:
             for raw in properties:
                 admitted.append(self._admitted(channel, raw))
         finally:
-            # What came before one that is refused is published all the same.
+            # The messages before the one that is refused are published all the same.
             if admitted:
                 self._gather(channel, Publications(method, admitted, bodies[: len(admitted)]))
 
@@ -395,7 +395,7 @@ class Session:
         transaction.publications.append(publications)
 
     def end_transaction(self, transaction: Transaction) -> Gathered:
-        """What it has gathered, which the caller has from now on."""
+        """Empty a transaction; returns what it held."""
         self._uncommitted -= transaction.size
         self.server.intake.let_go(transaction.size)
         return transaction.clear()
@@ -423,7 +423,7 @@ class Session:
         done.add_done_callback(self._tasks.discard)
 
     def _begin(self, channel: Channel, soon: PendingPublications) -> Coroutine[Any, Any, None]:
-        """What else is published on the channel from now on comes behind this."""
+        """Start a batch of publications: later ones on the channel go into the next."""
         if channel.soon is soon:
             channel.soon = None
         return self._publish(channel, soon.publications, soon.batch, soon.size)
@@ -459,12 +459,12 @@ class Session:
             if batch is not None and channel.confirms is not None:
                 returned = channel.confirms.settle(batch, refused, returned)
             if returned:
-                self._wire.write(returned)
-        self._wire.flush()
-        self._wire.resume()
+                self._socket.write(returned)
+        self._socket.flush()
+        self._socket.resume()
 
     async def publish(self, channel: int, publications: list[Publications]) -> tuple[Iterable[int], list[bytes]]:
-        """Publish to one exchange. Gives the rows of what was refused, and the frames that return what nobody took."""
+        """Publish to one exchange. Returns the refused rows, and the frames that return unroutable messages."""
         exchange = publications[0].method.exchange
         frames: list[bytes] = []
         rows: list[int] | None = None
@@ -475,8 +475,8 @@ class Session:
             if not publications:
                 return (), frames
         full = self.vhost.exchange(exchange)
-        if exchange and not self._takes_in(exchange):
-            await self._find_exchange(exchange)  # it was deleted meanwhile
+        if exchange and not self._can_publish(exchange):
+            await self._find_exchange(exchange)  # it may have been deleted meanwhile
         broker = self.server.broker
         messages = self._inbound.batch(exchange, publications, time.time_ns() // 1000)
         if full == TOPICS:
@@ -489,13 +489,13 @@ class Session:
                 raise no_exchange(exchange, self.vhost.name) from None
         if not receipt.refusals and not receipt.unroutable:
             return (), frames
-        await self._untaken(channel, publications, messages, receipt, frames)
+        await self._handle_unaccepted(channel, publications, messages, receipt, frames)
         return [row if rows is None else rows[row] for row in receipt.refusals], frames
 
-    async def _untaken(
+    async def _handle_unaccepted(
         self, channel: int, publications: list[Publications], messages: Messages, receipt: Receipt, frames: list[bytes]
     ) -> None:
-        """What some queue refused, or no queue took."""
+        """Return, adopt or dead-letter what no queue took or some queue refused."""
         taken = [row for row in range(len(messages)) if row not in receipt.refusals]
         places = [(one, row) for one in publications for row in range(len(one.bodies))]
         for number in receipt.unroutable:
@@ -510,7 +510,7 @@ class Session:
             await self._dead_letter_refused(messages, row, error)
 
     async def _adopted(self, name: str) -> bool:
-        """Whether a queue of a bus has this name: then it can be reached by it from now on."""
+        """Whether a queue of a bus has this name; if so, it is bound to the default exchange."""
         if not name or name.startswith(DEAD_LETTERS):
             return False
         try:
@@ -532,7 +532,7 @@ class Session:
         return frames
 
     def _reply(self, channel: int, replies: list[Publications]) -> list[bytes]:
-        """Direct replies go straight to the channel that waits for them."""
+        """Hand direct replies to the channels that wait for them; returns the frames of those that must be returned."""
         frames: list[bytes] = []
         for one in replies:
             for row, body in enumerate(one.bodies):
@@ -546,14 +546,10 @@ def new_token() -> str:
     return secrets.token_urlsafe(16)
 
 
-def is_open(session: Session) -> bool:
-    return session.protocol.stage is Stage.RUNNING
-
-
-def _stretches(gathered: list[tuple[Channel, Publications]]) -> Iterable[tuple[Channel, list[Publications]]]:
-    """Neighbours of one channel that go to the same exchange."""
-    for (channel, _), stretch in groupby(gathered, key=lambda one: (one[0], one[1].method.exchange)):
-        yield channel, [publications for _, publications in stretch]
+def _runs(gathered: list[tuple[Channel, Publications]]) -> Iterable[tuple[Channel, list[Publications]]]:
+    """Consecutive publications of one channel to the same exchange."""
+    for (channel, _), run in groupby(gathered, key=lambda one: (one[0], one[1].method.exchange)):
+        yield channel, [publications for _, publications in run]
 
 
 def _size(publications: Publications) -> int:
@@ -567,7 +563,7 @@ def _is_reply(publications: Publications) -> bool:
 
 
 def _rows_without_replies(publications: Iterable[Publications]) -> Iterable[int]:
-    """The rows that others than direct replies have among all of these."""
+    """The rows of all publications that are not direct replies."""
     row = 0
     for one in publications:
         if not _is_reply(one):
@@ -576,7 +572,7 @@ def _rows_without_replies(publications: Iterable[Publications]) -> Iterable[int]
 
 
 def _rows(delivery: AsyncDelivery, taken: list[Taken]) -> Sequence[int] | None:
-    """The rows of a delivery that an answer is for; None if it is for all."""
+    """The rows of a delivery that an answer covers; None for all."""
     if sum(one.size for one in taken) == len(delivery):
         return None
     return taken[0].rows if len(taken) == 1 else [row for one in taken for row in one.rows]

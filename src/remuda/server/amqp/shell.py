@@ -1,4 +1,4 @@
-"""The thin shell: sockets, timers and limits around sessions. A peer that misbehaves costs its own connection only."""
+"""Sockets, timers and limits around sessions. A client that misbehaves loses only its own connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("remuda.amqp")
 _ROUND: Final = 1.0
 _CLOSING: Final = 5.0
 _LINGERING: Final = 30.0
-"""How long a client that was told goodbye has for ending the connection itself."""
+"""Seconds that a client has to end the connection after its close was confirmed."""
 _HIGH_WATER: Final = 1 << 20
 _LAST: Final = 30.0
 _AT_ONCE: Final = 64
@@ -64,9 +64,10 @@ class AmqpServer:
         self.gathering = Gathering()
         self.replies: dict[str, tuple[Session, Channel]] = {}
         """Channels that wait for direct replies, by their token."""
-        self.wires: set[Wire] = set()
+        self.clients: set[ClientSocket] = set()
         self.scratch = memoryview(bytearray(_READ))
-        """Where sockets are read to, one after the other: a new buffer for each read costs more than most reads."""
+        """The buffer that all sockets are read into, one after the other: a new one per read costs more than most
+        reads."""
         self._servers: list[asyncio.Server] = []
         self._consumers: dict[str, set[AmqpConsumer]] = {}
         self._last_used: dict[str, float] = {}
@@ -75,10 +76,10 @@ class AmqpServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._logins = asyncio.Semaphore(2)
 
-    # Life
+    # Start and end
 
     async def start(self) -> None:
-        """Learn what was declared before. Listening comes after it."""
+        """Read what was declared before. Call `listen` after it."""
         await self.topology.load()
         for full, declaration in self.topology.queues.items():
             if declaration.dead_letter_exchange is not None:
@@ -86,10 +87,10 @@ class AmqpServer:
         self._upkeep = asyncio.create_task(self._keep_up())
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Accept clients; gives the port."""
+        """Accept clients; returns the port."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Wire(self), host, port, ssl=tls, backlog=1024, reuse_address=True,
+            lambda: ClientSocket(self), host, port, ssl=tls, backlog=1024, reuse_address=True,
             ssl_handshake_timeout=None if tls is None else self.limits.login_seconds,
         )  # fmt: skip
         self._servers.append(server)
@@ -97,16 +98,16 @@ class AmqpServer:
         return found
 
     async def close(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:
-        """Tell every client, give back what they held, and end."""
+        """Disconnect every client, requeue what they held, and end."""
         for server in self._servers:
             server.close()
-        for wire in list(self.wires):
-            wire.shut_down(reason)
+        for client in list(self.clients):
+            client.shut_down(reason)
         deadline = time.monotonic() + _CLOSING
-        while self.wires and time.monotonic() < deadline:
+        while self.clients and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        for wire in list(self.wires):
-            wire.abort()
+        for client in list(self.clients):
+            client.abort()
         while self._closing:
             await asyncio.wait(list(self._closing))
         if self._upkeep is not None:
@@ -133,14 +134,14 @@ class AmqpServer:
         }  # fmt: skip
 
     async def log_in(self, method: ConnectionStartOk) -> User | None:
-        """The user that a login is for; None if it is wrong."""
+        """The user that logs in; None if the name or the password is wrong."""
         found = credentials(method.mechanism, method.response)
         if found is None:
             return None
         name, password = found
         if self.users is None:
             return User(name, everywhere=True)
-        async with self._logins:  # a password takes a core for a while: others are served meanwhile
+        async with self._logins:  # checking a password keeps a core busy: leave some for other work
             return await asyncio.to_thread(self.users.check, name, password)
 
     def vhost_of(self, full: str) -> VHost:
@@ -159,19 +160,19 @@ class AmqpServer:
             await self.topology.delete_queue(full)
 
     def used(self, full: str) -> None:
-        """Somebody asked for a queue, so it does not expire yet."""
+        """A queue was used, so it does not expire yet."""
         declaration = self.topology.queues.get(full)
         if declaration is not None and declaration.expires is not None:
             self._last_used[full] = time.monotonic()
 
     def consumer_name(self, session: Session, channel: int, tag: str) -> str:
-        """What the broker calls a consumer: unlike any other, and readable."""
+        """The broker's name for a consumer: unique and readable."""
         shown = "".join(sign if sign.isprintable() and sign != "," else "?" for sign in tag)
         name = f"amqp-{os.getpid()}-{session.number}-{channel}-{shown}"
         return name if len(name.encode()) <= 200 else f"{name.encode()[:150].decode(errors='ignore')}-{new_token()}"
 
     def claim(self, consumer: AmqpConsumer, name: str, vhost: str, info: QueueInfo) -> None:
-        """Refuse a consumer where another one has the queue to itself, or it wants that and cannot."""
+        """Refuse a consumer if another one has the queue to itself, or if it wants that and cannot have it."""
         others = self._consumers.get(consumer.queue, set())
         alone = info.consumers or info.options.single_active_consumer
         if any(other.exclusive for other in others) or (consumer.exclusive and alone):
@@ -209,7 +210,7 @@ class AmqpServer:
         frames: list[bytes] = []
         add_content(frames, frame, channel.number, properties, body, session.protocol.frame_max)
         session.write(frames)
-        session.flush_wire()
+        session.flush_socket()
         return True
 
     # Time
@@ -220,8 +221,8 @@ class AmqpServer:
             try:
                 self.intake.review()
                 now = time.monotonic()
-                for wire in list(self.wires):
-                    await self._look_after(wire, now)
+                for client in list(self.clients):
+                    await self._look_after(client, now)
                 await self._expire_queues(now)
                 await self.topology.drop_unused()
                 self._forget_removed()
@@ -230,11 +231,11 @@ class AmqpServer:
             except BrokerClosed:
                 return
             except Exception:
-                _log.exception("a round of upkeep failed; the next one follows")
+                _log.exception("periodic upkeep failed; it is tried again")
 
-    async def _look_after(self, wire: Wire, now: float) -> None:
-        """Consumers that take too long lose their channel; those of queues with a short time have it renewed."""
-        session = wire.session
+    async def _look_after(self, client: ClientSocket, now: float) -> None:
+        """Close channels whose consumers take too long to answer; renew the leases of those that need it."""
+        session = client.session
         for channel in list(session.channels.values()):
             oldest = next(channel.unanswered.held(), None)
             if oldest is None:
@@ -271,8 +272,8 @@ class AmqpServer:
             del self._last_used[full]
 
 
-class Wire(asyncio.BufferedProtocol):
-    """One socket. Requests are handled one buffer after the other; while too much waits, it is read no further."""
+class ClientSocket(asyncio.BufferedProtocol):
+    """One client's socket. Buffers are handled one after the other; while too much waits, it is not read."""
 
     def __init__(self, server: AmqpServer) -> None:
         self._server = server
@@ -303,11 +304,11 @@ class Wire(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport.set_write_buffer_limits(high=_HIGH_WATER)
-        if len(self._server.wires) >= self._server.limits.connection_max:
-            _log.warning("a connection was refused: there are %d already", len(self._server.wires))
+        if len(self._server.clients) >= self._server.limits.connection_max:
+            _log.warning("a connection was refused: there are %d already", len(self._server.clients))
             transport.abort()
             return
-        self._server.wires.add(self)
+        self._server.clients.add(self)
         self._heard = time.monotonic()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._server.limits.login_seconds, self._too_late)
@@ -338,16 +339,16 @@ class Wire(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self in self._server.wires:
-            self._release().add_done_callback(lambda _: self._server.wires.discard(self))
+        if self in self._server.clients:
+            self._release().add_done_callback(lambda _: self._server.clients.discard(self))
 
     # From the session
 
     def write(self, frames: list[bytes]) -> None:
-        """Frames go out together with what else is written in this turn."""
+        """Send frames together with what else is written in this turn of the loop."""
         self._out += frames
         if len(frames) > _AT_ONCE:
-            # Many go out now, so that whoever sends them hears at once that the peer does not read.
+            # Many go out at once, so that their sender learns early if the client does not read.
             self.flush()
         elif not self._flushing:
             self._flushing = True
@@ -358,11 +359,11 @@ class Wire(asyncio.BufferedProtocol):
         transport = self._transport
         own = self.protocol.output()
         if self._over:
-            self._out.clear()  # nothing comes behind a close
+            self._out.clear()  # nothing may follow a close
         if transport is None or transport.is_closing() or self._parting:
             return
         out, self._out = self._out, []
-        # What the session answered came before what ends the connection.
+        # The session's answers come before a close of the connection.
         out += own
         if out:
             transport.write(b"".join(out))
@@ -373,10 +374,10 @@ class Wire(asyncio.BufferedProtocol):
             self._release()
 
     def _part(self, transport: asyncio.Transport) -> None:
-        """End the connection so that the peer can read the last of what it was told.
+        """End the connection in such a way that the client can still read the last frames.
 
-        It may be sending still, and a socket that is closed with something unread in it resets the connection: what is
-        under way to the peer would be lost. So what it sends is passed over until it hangs up.
+        It may still be sending, and closing a socket that has unread data resets the connection: what is on its way to
+        the client would be lost. So whatever it sends is ignored until it hangs up.
         """
         protocol = self.protocol
         if protocol.answered:
@@ -403,7 +404,7 @@ class Wire(asyncio.BufferedProtocol):
     # Inside
 
     def _regulate(self) -> None:
-        """Read on, or not, as what waits allows."""
+        """Pause or resume reading, depending on how much waits to be handled."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -425,7 +426,7 @@ class Wire(asyncio.BufferedProtocol):
                 await self._arrived.wait()
                 self._arrived.clear()
                 if self.session.publishes:
-                    await asyncio.sleep(0)  # what else has arrived goes to the broker with it
+                    await asyncio.sleep(0)  # what else has arrived goes to the broker with this
                 while self._backlog:
                     events = self._backlog.popleft()
                     if len(events) < _GATHERED:
@@ -470,7 +471,7 @@ class Wire(asyncio.BufferedProtocol):
                 self._beat()
 
     def _beat(self) -> None:
-        """Half the agreed time between signs of life; after twice without one, the peer is gone."""
+        """Send a heartbeat every half interval; a client that is silent for two intervals is gone."""
         if self._over:
             return
         pause = self.protocol.heartbeat
@@ -493,7 +494,7 @@ class Wire(asyncio.BufferedProtocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def _release(self) -> asyncio.Task[None]:
-        """Nothing more is done for the client: what it held goes back, even if its socket stays for a while."""
+        """End the session and requeue what the client held, even if its socket stays open for a while."""
         self._over = True
         self.session.writable.set()
         self._arrived.set()

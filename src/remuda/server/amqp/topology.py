@@ -1,7 +1,7 @@
-"""Queues, exchanges and bindings of all vhosts, kept in the broker: how each was declared stands in a binding.
+"""Queues, exchanges and bindings of all vhosts. The broker stores them, each declaration in a binding.
 
 A queue is bound to the default exchange under its own name, and an exchange to itself; the arguments of these bindings
-hold the declaration. So it lives as long as what it describes, and another server on the same broker finds it.
+hold the declaration. So a declaration lasts as long as what it describes, and other servers on the broker find it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _exchange_decoder = msgspec.msgpack.Decoder(ExchangeDeclaration)
 
 
 class Topology:
-    """What clients declared. Exchanges and declarations are remembered; whether a queue exists, the broker is asked."""
+    """What clients declared. Exchanges and declarations are cached; whether a queue exists is asked of the broker."""
 
     def __init__(self, broker: AsyncBroker, vhosts: Iterable[str], consumer_seconds: float) -> None:
         self.broker = broker
@@ -41,22 +41,22 @@ class Topology:
         self.vhosts = {name: VHost(name, names - {"/"} if name == "/" else frozenset()) for name in names}
         self.exchanges: dict[str, ExchangeDeclaration] = {}
         self.queues: dict[str, QueueDeclaration] = {}
-        """By the broker's name. A queue of a bus that no client declared is not here."""
+        """By the broker's name; without queues of a bus that no client declared."""
         self._fading: set[str] = set()
-        """Exchanges that go with the last of their bindings, and have had one."""
+        """Auto-delete exchanges that have had a binding: they are deleted with the last one."""
         self._undeclared: set[str] = set()
         """Queues that exist and were not declared over AMQP."""
         self._consumer_seconds = consumer_seconds
 
     async def load(self) -> None:
-        """Learn what was declared before, and make what every vhost has."""
+        """Read what was declared before, and create the exchanges that every vhost has."""
         await self.refresh()
         for vhost in self.vhosts.values():
             await self._predeclare(vhost)
         await self._remove_orphans()
 
     async def refresh(self) -> None:
-        """Learn what others may have declared meanwhile."""
+        """Read what other servers may have declared meanwhile."""
         exchanges: dict[str, ExchangeDeclaration] = {}
         queues: dict[str, QueueDeclaration] = {}
         for name, (kind, bindings) in (await self.broker.routers()).items():
@@ -71,8 +71,8 @@ class Topology:
                     elif binding.queue is not None and name.rpartition("/")[2] == DEFAULT_EXCHANGE:
                         queues[binding.queue] = _queue_decoder.decode(kept)
                 except msgspec.MsgspecError as error:
-                    # Whoever may bind can write anything there.
-                    _log.warning("a binding of %s describes nothing: %s", name, error)
+                    # Anybody who may bind can write anything there.
+                    _log.warning("a binding of exchange %s has an unreadable declaration: %s", name, error)
             exchanges[name] = declaration
             if declaration.auto_delete and any(binding.exchange != name for binding in bindings):
                 self._fading.add(name)
@@ -84,14 +84,14 @@ class Topology:
         if full not in self.exchanges:
             await self.refresh()
         elif full in self._fading and not await self.is_used(full):
-            await self.delete_exchange(full)  # the queues that were bound to it went by themselves
+            await self.delete_exchange(full)  # the queues that were bound to it are gone
         return self.exchanges.get(full)
 
     async def create_exchange(self, vhost: VHost, full: str, declaration: ExchangeDeclaration) -> None:
         arguments: dict[str, Any] = {DECLARED: _encode(declaration)}
         if declaration.alternate is not None:
             arguments[ALTERNATE] = vhost.exchange(declaration.alternate)
-        # A router asks each of its bindings, so it has none that describes it: it is as every router is.
+        # A router consults every binding it has, so it gets none with a declaration: all routers are declared alike.
         own = [] if declaration.kind in ROUTERS else [Binding(exchange=full, arguments=arguments)]
         await self.broker.create_router(full, declaration.kind, own)
         self.exchanges[full] = declaration
@@ -128,7 +128,7 @@ class Topology:
         await self.drop_unused()
 
     async def drop_unused(self) -> None:
-        """Exchanges that were declared auto-delete go with their last binding."""
+        """Delete auto-delete exchanges that have lost their last binding."""
         for full in list(self._fading):
             if not await self.is_used(full):
                 await self.delete_exchange(full)
@@ -193,7 +193,7 @@ class Topology:
                 await self.create_exchange(vhost, full, ExchangeDeclaration(kind, durable=True, internal=internal))
 
     async def _remove_orphans(self) -> None:
-        """Queues whose connection, or whose server, is gone: exclusive ones, and those not declared durable."""
+        """Delete exclusive and non-durable queues whose connection or server is gone, and exchanges like them."""
         for full, declaration in list(self.queues.items()):
             info = await self.find(full)
             if info is None or (declaration.durable and not declaration.exclusive):
@@ -207,7 +207,7 @@ class Topology:
 
 
 def owner_of(server: str, connection: int) -> str:
-    """What names a connection of one server, also to others."""
+    """A name for a connection of one server that other servers understand."""
     return f"{server}#{connection}"
 
 
@@ -218,20 +218,20 @@ def _this_server() -> str:
 def _is_running(owner: str, this: str) -> bool:
     """Whether the server that an owner belongs to still runs on this machine."""
     server = owner.partition("#")[0]
-    pid, started, _ = server.split(".", 2)
-    if pid == str(os.getpid()):
+    if server.partition(".")[0] == str(os.getpid()):
         return server == this
     try:
+        pid, started, _ = server.split(".", 2)
         os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
-        return False
+    except (ProcessLookupError, OverflowError, ValueError):
+        return False  # also if somebody else wrote that binding
     except PermissionError:
         pass
     return _started(int(pid)) == started
 
 
 def _started(pid: int) -> str:
-    """When a process was started, where the system tells it: numbers of processes are used again."""
+    """When a process was started, where the system tells: process ids are reused."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

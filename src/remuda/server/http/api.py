@@ -58,7 +58,7 @@ _LOG: Final = (
 
 
 class Api:
-    """The handlers, with what they share."""
+    """The handlers, and the state that they share."""
 
     def __init__(self, streams: int = 64) -> None:
         self.deliveries = Deliveries()
@@ -71,7 +71,7 @@ class Api:
         content = await call.bytes()
         kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         queue, wait = call.text("queue"), call.text("timeout")
-        timeout = None if wait is None else min(seconds("wait", wait), 60.0)
+        timeout = None if wait is None else min(seconds("timeout", wait), 60.0)
         keys = call.request.headers.getlist("idempotency-key")
 
         async def do() -> bytes:
@@ -80,14 +80,14 @@ class Api:
         if not keys:
             return _created(await do())
         if len(keys) > 1:
-            raise Problem(400, "Invalid key", "one Idempotency-Key is enough")
+            raise Problem(400, "Invalid key", "give only one Idempotency-Key")
         asked = b"\0".join([kind.encode(), (queue or "").encode(), content])
         return _created(await self.idempotency.once(call.user.name, keys[0], asked, do))
 
     def _publish(self, call: Call, content: bytes, kind: str, queue: str | None, timeout: float | None) -> bytes:
         given = _read_messages(content, kind)
         if len(given) > MAX_BATCH:
-            raise Problem(413, "Request too large", f"a batch has at most {MAX_BATCH} messages; send several")
+            raise Problem(413, "Request too large", f"a batch has at most {MAX_BATCH} messages; split it")
         if not given:
             return msgspec.json.encode(wire.Published([], 0))
         messages = wire.columns_of(given, call.user.name, time.time_ns() // 1000)
@@ -100,16 +100,15 @@ class Api:
     async def resend(self, call: Call) -> Any:
         asked = await call.decoded(wire.ResendRequest)
         body: bytes | None = None
-        mime_type = asked.mime_type
         if bytes(asked.body) or asked.text is not None or asked.base64 is not None:
             body, _ = wire.body_of(asked.body, asked.text, asked.base64)
         id = await call.run(
             call.service.resend, call.path("id"), call.user.name, queue=asked.queue, topic=asked.topic, body=body,
-            headers=asked.headers, mime_type=mime_type, forget=asked.forget,
+            headers=asked.headers, mime_type=asked.mime_type, forget=asked.forget,
         )  # fmt: skip
         return wire.Resent(id)
 
-    # Looking
+    # Reading
 
     async def queues(self, call: Call) -> wire.QueuePage:
         prefix, cursor, limit = call.text("prefix") or "", call.text("cursor"), call.number("limit", 100, 1, MAX_PAGE)
@@ -192,7 +191,7 @@ class Api:
         offsets = asked.offsets
         if asked.group is not None:
             group = await call.run(call.service.group, call.path("name"), asked.group)
-            offsets = [offset for offset in group.offsets if offsets is None or offset in set(offsets)]
+            offsets = group.offsets if offsets is None else sorted({*offsets}.intersection(group.offsets))
         return choice(asked.states, asked.reason, asked.since, asked.until, offsets)
 
     # Taking
@@ -232,11 +231,11 @@ class Api:
         if asked.rows is not None and any(row >= len(delivery) for row in asked.rows):
             raise InvalidOption(f"rows are numbers from 0 to {len(delivery) - 1}")
         if asked.to is not None and name != "dead":
-            raise InvalidOption("to is for dead, which may hand a message on to another queue")
+            raise InvalidOption("to is only for dead, which may move a message to another queue")
         if asked.to is not None:
             await call.run(call.service.queue, asked.to)
         if name != "nack" and (asked.front is not None or asked.counted is not None):
-            raise InvalidOption("front and counted are for nack, which gives a message back to its queue")
+            raise InvalidOption("front and counted are only for nack, which returns a message to its queue")
         after = seconds("after", asked.after)
         count = await call.service.answer(
             delivery, name, rows=asked.rows, after=after, reason=asked.reason, to=asked.to,
@@ -287,7 +286,7 @@ class Api:
         return events, (await call.run(call.service.end))[1 if events else 0]
 
     def operations(self) -> list[Operation]:
-        """Everything, in the order in which paths are tried."""
+        """All operations, in the order in which their paths are matched."""
         operator, queue = Role.OPERATOR, "/api/v1/queues/{name:path}"
         choice_, settled = wire.Choice, wire.Settled
         delivery = "/api/v1/deliveries/{token}"
@@ -302,8 +301,8 @@ class Api:
                 201,
                 wire.NewMessage | list[wire.NewMessage],
                 (
-                    Parameter("queue", "To this queue alone."),
-                    Parameter("timeout", "How long to wait for a consumer, where the queue commits late; like 5s."),
+                    Parameter("queue", "Publish only to this queue."),
+                    Parameter("timeout", "How long to wait for a consumer if the queue commits late, such as 5s."),
                 ),
                 (JSON, NDJSON),
                 role=operator,
@@ -520,7 +519,7 @@ def _read_messages(content: bytes, kind: str) -> list[wire.NewMessage]:
             return _many.decode(content)
         return [_one.decode(content)]
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "Invalid message", f"not understood: {error}; nothing was stored") from None
+        raise Problem(400, "Invalid message", f"the request's body is invalid: {error}; nothing was stored") from None
 
 
 def read_query(call: Call, limit: int) -> Query:
@@ -554,7 +553,7 @@ def read_states(text: str | None) -> frozenset[State]:
 def choice(
     states: str | None, reason: str | None, since: int | None, until: int | None, offsets: list[int] | None
 ) -> MessageFilter:
-    """Which dead letters, from words that were checked."""
+    """A filter for dead letters, from values that were checked."""
     chosen = frozenset(map(State, states)) if states else PARKED
     by_offset = chosen_offsets(offsets, chosen).offsets if offsets is not None else None
     return MessageFilter(states=chosen, reason=reason or None, since=since or 0, until=until, offsets=by_offset)

@@ -1,4 +1,4 @@
-"""The application: API, health, metrics and dashboard behind one door."""
+"""The ASGI application: API, health, metrics and dashboard, behind one guard."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def create_app(
     body_limit: int = BODY_LIMIT,
     streams: int = 64,
 ) -> Guard:
-    """An ASGI application for a bus. Without `users` or `identify` it answers this machine only."""
+    """An ASGI application for a bus. Without `users` or `identify` it answers only this machine."""
     service = bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher, index=index)
     api = Api(streams)
     operations = api.operations()
@@ -74,7 +74,7 @@ def create_app(
     async def ready(request: Request) -> Response:
         health = await in_thread(service.health)
         if "problems" in health:
-            health["problems"] = sorted(health["problems"])  # strangers may ask too: the parts, not the reasons
+            health["problems"] = sorted(health["problems"])  # no login is needed here: the parts, not the reasons
         return Response(msgspec.json.encode(health), 200 if health["ready"] else 503, media_type="application/json")
 
     async def prometheus(request: Request) -> Response:
@@ -100,9 +100,7 @@ def create_app(
         lifespan=lifespan,
         exception_handlers={HTTPException: _not_found, 500: pages.failed},
     )
-    guard = Guard(app, users=users, identify=identify, hosts=hosts)
-    guard.service = service
-    return guard
+    return Guard(app, users=users, identify=identify, hosts=hosts)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Deliveries in the hands of HTTP clients, each under a token that nobody can guess."""
+"""Deliveries that HTTP clients hold, each under a token that nobody can guess."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remuda.server.http.problems import Problem
 
 HELD: Final = 10_000
 _KEPT_AFTER: Final = 60 * SECOND
-"""A late answer is told to be late, rather than unknown, for so long."""
+"""For this long after the deadline, a late answer counts as late rather than unknown."""
 _SWEPT_EVERY: Final = 10 * SECOND
 
 
@@ -24,8 +24,8 @@ class _Held(NamedTuple):
 
 
 class Deliveries:
-    """Bounded: a client that pulls and never answers costs a few bytes for each message, for its queue's time for
-    answers and a minute."""
+    """Bounded: a client that pulls and never answers costs a few bytes for each message, until a minute after the
+    delivery's deadline."""
 
     def __init__(self, limit: int = HELD) -> None:
         self._limit = limit
@@ -44,7 +44,7 @@ class Deliveries:
         return len(self._held)
 
     def add(self, delivery: AsyncDelivery) -> str:
-        """Keep a delivery whose messages were handed on: of them, only the number is kept."""
+        """Keep a delivery after its messages were sent to the client; of the messages, only their number is kept."""
         if _now() >= self._sweep_at:
             self._sweep()
         delivery.messages = Messages(bodies=[b""] * len(delivery), name="")
@@ -55,7 +55,7 @@ class Deliveries:
     def get(self, token: str) -> AsyncDelivery:
         held = self._held.get(token)
         if held is None:
-            raise NotFound("there is no such delivery; if its answer was late, its messages are back in their queue")
+            raise NotFound("there is no such delivery; if this answer is late, the messages are back in their queue")
         return held.delivery
 
     def renewed(self, token: str, seconds: int) -> None:

@@ -1,4 +1,4 @@
-"""Pictures made on the server: sparklines and heat maps as SVG values, and points for the charts."""
+"""Graphics computed on the server: values for sparklines, heat maps and diagrams in SVG, and points for charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.model.durations import MILLISECOND
+from remuda.model.durations import MILLISECOND, MINUTE
 from remuda.server.http.rates import Sample
 from remuda.server.http.recent import BUCKETS, SLOT, SLOTS
 from remuda.server.http.render import span
@@ -31,7 +31,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class HeatMap(msgspec.Struct, frozen=True):
-    """How long messages took, by time and latency; and the percentiles of all of it."""
+    """How many messages took how long, by time and latency, and the percentiles over all."""
 
     cells: list[Cell]
     labels: list[str]
@@ -43,7 +43,7 @@ class HeatMap(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A message in the diagram of a conversation; its place is that of its upper left corner."""
+    """A message in the diagram of a conversation; `x` and `y` are its upper left corner."""
 
     row: MessageRow
     x: int
@@ -51,7 +51,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Diagram(msgspec.Struct, frozen=True):
-    """What caused what: causes on the left, what came of them on the right."""
+    """What caused what: causes on the left, effects on the right."""
 
     nodes: list[Node]
     edges: list[str]
@@ -63,7 +63,7 @@ class Diagram(msgspec.Struct, frozen=True):
 
 
 def conversation_diagram(tree: Sequence[tuple[int, MessageRow]]) -> Diagram:
-    """Rows with their depth, each behind what caused it, as boxes and the lines between them."""
+    """The diagram of a conversation, given as rows with their depth, each after its cause."""
     children: list[list[int]] = [[] for _ in tree]
     path: list[int] = []
     for number, (depth, _) in enumerate(tree):
@@ -104,7 +104,7 @@ def sparkline(samples: Sequence[Sample]) -> str:
     begin = end - _SPARK_SECONDS
     shown = [sample for sample in samples if sample.time >= begin]
     if earlier := [sample for sample in samples if sample.time < begin][-1:]:
-        shown.insert(0, earlier[0]._replace(time=begin))  # what was so before is so where the line begins
+        shown.insert(0, earlier[0]._replace(time=begin))  # the line begins with the last value before it
     most = max((sample.waiting + sample.in_flight for sample in shown), default=0)
     if not most:
         return ""
@@ -116,23 +116,23 @@ def sparkline(samples: Sequence[Sample]) -> str:
 
 
 def depth_points(samples: Sequence[Sample]) -> dict[str, Any]:
-    """A queue over time: what waits, is in flight and is dead, and messages per second."""
-    times, published, done, failed = [], [], [], []
+    """A queue over time: what waits, is in flight and is dead, and messages per second since the sample before."""
+    published, done, failed = [], [], []
     for before, sample in pairwise(samples):
         passed = max(sample.time - before.time, 0.001)
-        times.append(round(sample.time, 2))
         published.append(round(max(sample.published - before.published, 0) / passed, 2))
         done.append(round(max(sample.done - before.done, 0) / passed, 2))
         failed.append(round(max(sample.failed - before.failed, 0) / passed, 2))
-    rest = samples[1:]
+    rates = {"published": published, "done": done, "failed": failed}
     return {
-        "times": times,
+        "times": [round(sample.time, 2) for sample in samples],
         "depth": {
-            "waiting": [sample.waiting for sample in rest],
-            "in flight": [sample.in_flight for sample in rest],
-            "dead": [sample.parked for sample in rest],
+            "waiting": [sample.waiting for sample in samples],
+            "in flight": [sample.in_flight for sample in samples],
+            "dead": [sample.parked for sample in samples],
         },
-        "rates": {"published": published, "done": done, "failed": failed},
+        # Nothing is known before the first sample: its rate is that of the second.
+        "rates": {name: [*(values[:1] or [0.0] * len(samples)), *values] for name, values in rates.items()},
     }
 
 
@@ -149,7 +149,7 @@ def heat_map(slots: Mapping[int, Sequence[int]], now: int) -> HeatMap:
         if count
     ]
     bounds = [MILLISECOND * 4**bucket for bucket in range(BUCKETS)]
-    labels = [span(bound) for bound in bounds[:-1]]
+    labels = [span(bound) if bound < MINUTE else f"{bound // MINUTE} min" for bound in bounds[:-1]]
     summed = [sum(counts[bucket] for counts in recent.values()) for bucket in range(BUCKETS)]
     total = sum(summed)
     percentiles = {

@@ -1,4 +1,4 @@
-"""The log as programs and the live tail read it: entries of messages and of events."""
+"""Entries of the log, for messages and for events, as programs and the live tail read them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def event_entries(record: Events) -> Iterator[dict[str, Any]]:
 
 
 def numbered_from(read: Callable[..., Iterator[R]], start: int, limit: int) -> list[R]:
-    """Records with numbers from `start` on; where those were collected, from the first one that is left."""
+    """Records from number `start` on or, where those were deleted, from the first one that is left."""
     records = list(read(start, start + limit))
     if not records:
         following = next(iter(read(start)), None)

@@ -1,4 +1,4 @@
-"""The one connection to a broker: opened when it is needed, followed, and found again after it went away."""
+"""The one connection to a broker: opened when it is needed, and opened again after a failure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SAMPLE_EVERY: Final = 1.0
 
 
 class Unavailable(RemudaError):
-    """The broker cannot be reached now; what was accepted before is kept."""
+    """The broker cannot be reached at the moment; what it accepted before is safe."""
 
 
 class FollowedBroker:
-    """A bus's broker, its recent messages and its queues' numbers over time. Safe to use from any thread; opens nothing
-    before it is used."""
+    """A bus's broker, its recent messages and its queues' numbers over time. Safe to use from any thread; nothing is
+    opened before the first use."""
 
     def __init__(self, bus: Bus, window: int = WINDOW) -> None:
         self.bus = bus
@@ -46,7 +46,7 @@ class FollowedBroker:
         self._infos: dict[str, QueueInfo] = {}
         self.rates = Rates()
         self.grown = threading.Condition()
-        """Notified whenever the log was read on."""
+        """Notified whenever new entries of the log were read."""
 
     def ask(self, verb: Callable[[Broker], T]) -> T:
         broker = self.open()
@@ -70,7 +70,7 @@ class FollowedBroker:
                 recent.catch_up(self._window)
             except (BrokerClosed, StorageError) as error:
                 raise Unavailable(f"the broker cannot be opened: {error}") from error
-            # One reader for all: a new one would have to learn first where things are.
+            # One reader for all: a new one would first have to scan the log's files.
             self._broker, self._recent, self._reader = broker, recent, broker.spectate().log
             self._stop = threading.Event()
             arguments = (broker, recent, self._stop)
@@ -84,16 +84,16 @@ class FollowedBroker:
             pause = _LOG_POLL
             try:
                 began = time.monotonic()
-                broker.spectate()  # which has all that happened so far in the log
+                broker.spectate()  # this makes sure that everything so far is in the log
                 grown = recent.catch_up()
-                # Those who publish and handle come first: in a flood a tenth of the time goes into following it.
+                # Publishers and handlers come first: in a flood, at most a tenth of the time goes into following it.
                 pause = min(max(_LOG_POLL, 9 * (time.monotonic() - began)), _LONGEST_POLL)
                 if time.monotonic() >= sample_at:
                     began = time.monotonic()
                     infos = broker.queues()
                     self.rates.sample(infos)
                     self._infos = {info.name: info for info in infos}
-                    # With ten thousand queues a sample takes a while: at most a twentieth of the time goes into it.
+                    # With ten thousand queues a sample takes a while: spend at most a twentieth of the time on it.
                     sample_at = time.monotonic() + max(_SAMPLE_EVERY, 20 * (time.monotonic() - began))
             except (BrokerClosed, StorageError):
                 with self._lock:
@@ -126,8 +126,8 @@ class FollowedBroker:
         return recent
 
     def refresh(self) -> None:
-        """Read the log on now, for an answer that shows what was just done."""
-        self.ask(lambda broker: broker.spectate())  # which has all that happened so far in the log
+        """Read the log up to its end, so that the answer shows what was just done."""
+        self.ask(lambda broker: broker.spectate())  # this makes sure that everything so far is in the log
         self.recent.catch_up(2 * PACE)
 
     def snapshot(self) -> dict[str, QueueInfo]:
@@ -146,7 +146,7 @@ class FollowedBroker:
 
     @contextmanager
     def log(self) -> Iterator[EventLog]:
-        """The log with all that happened so far, for one at a time."""
+        """The log with everything that has happened so far, for one thread at a time."""
         self.ask(lambda broker: broker.spectate())
         with self._reading:
             reader = self._reader

@@ -1,4 +1,4 @@
-"""The door: hosts, sessions, CSRF, roles, rate-limited login, and the headers that keep browsers honest."""
+"""Access control: hosts, sessions, CSRF, roles, a rate-limited login, and security headers."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _BASIC_KEPT: Final = 300.0
 LOCAL: Final = User("local", Role.OPERATOR)
 
 Identify = Callable[[Request], User | None]
-"""For an application with its own login: who a request comes from, or None."""
+"""For an application with its own login: returns the user of a request, or None."""
 
 
 class Guard:
-    """Wraps the application; nothing inside is reached by a request that may not come in."""
+    """Wraps the application; only requests that are allowed reach it."""
 
     def __init__(
         self,
@@ -58,8 +58,6 @@ class Guard:
         hosts: Iterable[str] | None = None,
     ) -> None:
         self._app = app
-        self.service: object | None = None
-        """What the application serves, for whoever started it."""
         self._users = users
         self._identify = identify
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
@@ -84,7 +82,7 @@ class Guard:
             cookie = request.cookies.get(_cookie_name(scope))
             user = None if path in ("/health/live", "/health/ready") else await self._who(request, cookie)
             if user is None and not _is_open(path):
-                await self._turn_away(path, request, scope, receive, send)
+                await self._ask_to_log_in(path, request, scope, receive, send)
                 return
             if cookie is None or len(cookie) != 43:
                 cookie = fresh = secrets.token_urlsafe(32)
@@ -139,7 +137,7 @@ class Guard:
                 raise Problem(
                     403,
                     "Forbidden",
-                    "without users this server answers only its own machine; configure users to open it to others",
+                    "without a users file this server answers only its own machine; start it with --users FILE",
                 )
             return LOCAL
         if cookie is not None:
@@ -154,7 +152,7 @@ class Guard:
         return None
 
     async def _basic(self, request: Request, given: str) -> User | None:
-        # A password takes long to check, by design, so one that was right is known by its keyed hash for a while.
+        # Checking a password is slow by design, so one that was right is recognised by its keyed hash for a while.
         mark = hmac.new(self._secret, given.encode(), hashlib.sha256).digest()
         known = self._known.get(mark)
         now = time.monotonic()
@@ -181,7 +179,7 @@ class Guard:
                 raise Problem(
                     429, "Too many attempts", "too many wrong passwords; wait a minute", headers={"Retry-After": "60"}
                 )
-        # Counted before the password is checked, so that many tries at once are no way around the limit.
+        # Counted before the password is checked, so that many attempts at once do not get around the limit.
         for key in keys:
             self._failures.setdefault(key, []).append(now)
         async with self._hashing:
@@ -191,7 +189,7 @@ class Guard:
                 self._failures.pop(key, None)
         return user
 
-    async def _turn_away(self, path: str, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _ask_to_log_in(self, path: str, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         answer: Response
         if path.startswith("/api/") or path == "/metrics" or request.method not in _SAFE or self._users is None:
             challenge = {"WWW-Authenticate": 'Basic realm="Remuda", charset="UTF-8"'} if self._users else {}
@@ -210,7 +208,7 @@ class Guard:
         if name == "localhost" or _is_address(name):
             return
         if self._hosts is None:
-            # Names are of no use to an attacker where every request must prove who it comes from.
+            # Where every request must log in, a foreign name is of no use to an attacker.
             if self._users is not None or self._identify is not None:
                 return
         elif name in self._hosts:
@@ -272,7 +270,7 @@ def _is_address(name: str) -> bool:
 
 
 def _cookie_name(scope: Scope) -> str:
-    # Cookies know no ports, so two servers on one machine need two names.
+    # Cookies ignore ports, so two servers on one machine need two names.
     server = scope.get("server")
     return f"remuda_{server[1] if server and server[1] else 0}"
 

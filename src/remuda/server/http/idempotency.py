@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is repeated under its key gets the first one's answer, and publishes once."""
+"""Idempotency keys: a request that is repeated under its key gets the first answer again, and publishes once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS: Final = 24 * 3600.0
 
 
 class _Known:
-    """A request that was made under a key, and its answer once it is there."""
+    """A request that was made under a key, and its answer once there is one."""
 
     __slots__ = ("answer", "digest", "since", "size")
 
@@ -44,17 +44,17 @@ class Idempotency:
         known = self._known.get((who, key))
         if known is not None and time.monotonic() - known.since < SECONDS:
             if known.digest != digest:
-                raise Problem(422, "Key used before", "this Idempotency-Key came with another request before")
+                raise Problem(422, "Key used before", "this Idempotency-Key was used for another request")
             return await asyncio.shield(known.answer)
         self._forget((who, key))
         made = self._known[who, key] = _Known(digest)
         try:
             answer = await do()
         except BaseException as error:
-            # What failed may be tried again under the same key.
+            # A failed request may be sent again under the same key.
             if self._known.get((who, key)) is made:
                 self._forget((who, key))
-            cut_off = Problem(503, "Cut off", "the request with this key was cut off; send it again")
+            cut_off = Problem(503, "Cut off", "the first request with this key was cut off; send it again")
             made.answer.set_exception(error if isinstance(error, Exception) else cut_off)
             made.answer.exception()
             raise

@@ -1,4 +1,4 @@
-"""Search by the index that stands beside a directory, or anywhere by URL; what it has not taken in yet is added."""
+"""Search with an index, beside the directory or at a URL; messages that it does not contain yet are added."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from remuda.server.http.values import MessageRow, Page, Query
 _LOOK_AGAIN: Final = 2.0
 _LAST_NAME: Final = "\U0010ffff"
 _ROUNDS: Final = 20
-"""Pages of the index read at most for one of ours, where states have changed since."""
+"""The most pages of the index to read for one result page, where states have changed since."""
 
 
 class IndexPlace:
-    """Where the index of a bus is, opened once there is one."""
+    """The index of a bus, opened once it exists."""
 
     def __init__(self, url: str | os.PathLike[str], place: str | None = None) -> None:
         self._place = place
@@ -43,7 +43,7 @@ class IndexPlace:
         self._lock = threading.Lock()
 
     def opened(self) -> SearchIndex | None:
-        """The index, if one was built. A folder that is not there is looked for again after a while."""
+        """The index, if there is one. A missing folder is looked for again from time to time."""
         with self._lock:
             if self._index is None and (self._place is not None or self._appeared()):
                 self._index = open_index(self._place if self._place is not None else str(self._folder))
@@ -63,7 +63,7 @@ class IndexPlace:
 
 
 def search(place: IndexPlace, recent: Recent, end: int, query: Query) -> Page:
-    """By the index where there is one that can be used, else among recent messages; the page says which."""
+    """Search with the index if it can be used, otherwise among recent messages; the page says which."""
     try:
         index = place.opened()
         reached = None if index is None else index.reached()
@@ -81,7 +81,7 @@ def search(place: IndexPlace, recent: Recent, end: int, query: Query) -> Page:
 
 
 def hits_at(place: IndexPlace, end: int, queue: str, offsets: list[int]) -> dict[int, Hit]:
-    """What the index knows of these messages of a queue; nothing where it cannot be asked."""
+    """What the index knows of these messages of a queue; nothing if it cannot be used."""
     try:
         index = place.opened()
         reached = None if index is None or not offsets else index.reached()
@@ -120,8 +120,8 @@ class _Indexed:
         return page_of(rows, query.limit, self._note(), self._end - self._reached)
 
     def _floor(self, query: Query) -> int:
-        """From here on recent messages answer: their states are of this moment. Of words they know the beginning of a
-        body only, so that they answer for what is not in the index."""
+        """The offset from which on messages in memory answer, since their states are current. A search for words leaves
+        as much as possible to the index: in memory are only the beginnings of bodies."""
         if query.text or self._recent.first > self._reached:
             return self._reached
         return self._recent.first
@@ -131,7 +131,7 @@ class _Indexed:
             return None
         return (
             f"Messages {self._reached} to {self._recent.first - 1} are not in the search index yet and are not listed; "
-            "to keep it up with the log: remuda index follow"
+            "to keep it up to date: remuda index follow"
         )
 
     def _row(self, hit: Hit) -> MessageRow:

@@ -1,4 +1,4 @@
-"""Pipelines as the dashboard shows them, without Spark: how far each came, the lake's tables, points for charts."""
+"""Pipelines as the dashboard shows them, without Spark: their progress, the lake's tables, points for charts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LakeTableView(msgspec.Struct, frozen=True):
 
 
 class LakeView:
-    """A lake beside a bus: read as it is now, and never written."""
+    """The lake beside a bus; only read, never written."""
 
     def __init__(self, url: str | PathLike[str], lake: str) -> None:
         parsed = parse_url(url)
@@ -65,7 +65,7 @@ class LakeView:
         return found
 
     def tables(self) -> list[LakeTableView]:
-        """By name. Of a lake in Delta's format, the files are listed by Delta."""
+        """The tables by name, in Remuda's own format or in Delta's."""
         found = []
         for folder in sorted(self.lake.glob("*")) if self.exists else ():
             if (folder / "_manifests").is_dir():
@@ -83,7 +83,7 @@ class LakeView:
         return found
 
     def windows(self, table: str, queue: str | None) -> dict[str, Any]:
-        """The newest windows of a table of metrics as points: of one queue, or of all together."""
+        """The newest windows of a metrics table as points, for one queue or for all together."""
         names = [one.name for one in self.tables() if one.name.startswith("metrics")]
         files = self._files(self.lake / table) if table in names else []
         empty: dict[str, Any] = {"times": [], "counts": {}, "latency": {}, "queues": []}
@@ -113,7 +113,7 @@ class LakeView:
             try:
                 from deltalake import DeltaTable
             except ImportError:
-                raise RemudaError("the lake's tables are Delta's: pip install 'remuda[delta]'") from None
+                raise RemudaError("the lake's tables are in Delta's format: pip install 'remuda[delta]'") from None
             return list(DeltaTable(folder).file_uris())
         return []
 

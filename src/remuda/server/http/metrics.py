@@ -1,4 +1,4 @@
-"""Prometheus: the queues' numbers, asked for whenever they are collected."""
+"""Metrics for Prometheus: the queues' numbers at the moment of each scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def response(service: MessagingService) -> Response:
 
 
 def _lines(service: MessagingService) -> Iterator[str]:
-    # Written here line by line: with ten thousand queues the library's objects for each number take seconds.
+    # Written line by line: with ten thousand queues, the library's objects for each number take seconds.
     try:
         infos = service.broker.infos()
     except RemudaError:
@@ -30,7 +30,7 @@ def _lines(service: MessagingService) -> Iterator[str]:
     yield from _family("remuda_queue_entered_total", "counter", "Messages that ever entered a state", _entered(named))
     problems = service.health().get("problems", {})
     lines = [f'remuda_problem{{part="{_escaped(part)}"}} 1.0\n' for part in problems]
-    yield from _family("remuda_problem", "gauge", "Parts that do not work; health tells why", lines)
+    yield from _family("remuda_problem", "gauge", "Parts that do not work; bus.health() says why", lines)
 
 
 def _messages(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
@@ -58,8 +58,8 @@ def _entered(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
             yield f'remuda_queue_entered_total{{queue="{name}",state="{state.name.lower()}"}} {number}.0\n'
 
 
-def _family(name: str, kind: str, told: str, lines: Iterable[str]) -> Iterator[str]:
-    yield f"# HELP {name} {told}\n# TYPE {name} {kind}\n"
+def _family(name: str, kind: str, description: str, lines: Iterable[str]) -> Iterator[str]:
+    yield f"# HELP {name} {description}\n# TYPE {name} {kind}\n"
     yield from lines
 
 

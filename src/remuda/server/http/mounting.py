@@ -1,4 +1,4 @@
-"""`bus.dashboard()`: the application for one bus, with its options checked and its extra asked for kindly."""
+"""`bus.dashboard()`: the application for one bus, after its options and the installed extra are checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dashboard(
     for name in more:
         if name not in allowed:
             raise InvalidOption(
-                f"unknown option {name!r}; there are users, identify, hosts, {', '.join(sorted(allowed))}"
+                f"unknown option {name!r}; the options are users, identify, hosts, {', '.join(sorted(allowed))}"
             )
     return create_app(bus, users=known, identify=identify, hosts=hosts, **more)
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of operations."""
+"""The OpenAPI document, generated from the table of operations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from remuda.server.http.operations import JSON, NDJSON, Operation
 
 _ALWAYS: Final = (400, 401, 403, 503)
 _TITLES: Final = {
-    400: "Not understood",
+    400: "Invalid request",
     401: "Not logged in",
     403: "Not allowed",
     404: "Not found",
-    409: "In conflict with what exists",
+    409: "Conflict with what exists",
     413: "Too large",
-    415: "Another media type is needed",
+    415: "Unsupported media type",
     422: "The key was used for another request",
-    503: "The broker is not there, or too busy",
-    504: "Kept, but not confirmed in time",
+    503: "The broker is unavailable or too busy",
+    504: "Stored, but not confirmed in time",
     507: "The disk is full",
 }
 

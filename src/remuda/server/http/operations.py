@@ -25,7 +25,7 @@ ApiHandler = Callable[["Call"], Awaitable[Any]]
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A value in the address."""
+    """A query parameter."""
 
     name: str
     description: str
@@ -56,7 +56,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Call:
-    """A request on its way to a handler, with what it needs to answer."""
+    """A request, with what its handler needs to answer it."""
 
     def __init__(self, request: Request, operation: Operation, service: MessagingService, body_limit: int) -> None:
         self.request = request
@@ -76,7 +76,7 @@ class Call:
         return value
 
     async def run(self, function: Callable[..., T], *arguments: Any, **more: Any) -> T:
-        """Do something that may wait for the disk, beside the event loop."""
+        """Run something that may wait for the disk in a thread, beside the event loop."""
         return await run_in_threadpool(function, *arguments, **more)
 
     async def bytes(self) -> bytes:
@@ -110,18 +110,18 @@ class Call:
         for name in self.request.query_params:
             if name not in known:
                 listed = ", ".join(sorted(known)) or "none"
-                raise InvalidOption(f"unknown parameter {name[:60]!r}; there are: {listed}")
+                raise InvalidOption(f"unknown parameter {name[:60]!r}; the parameters are: {listed}")
 
 
 def decode(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "Invalid request", f"the request's body is not understood: {error}") from None
+        raise Problem(400, "Invalid request", f"the request's body is invalid: {error}") from None
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, or a refusal as soon as it is too long."""
+    """The whole body; raises as soon as it is too long."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and len(declared) < 20 and int(declared) > limit:
         raise _too_long(limit)
@@ -137,12 +137,12 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def _too_long(limit: int) -> Problem:
     return Problem(
-        413, "Request too large", f"a request has at most {limit} bytes; send several", headers={"Connection": "close"}
+        413, "Request too large", f"a request has at most {limit} bytes; split it", headers={"Connection": "close"}
     )
 
 
 def routes(operations: list[Operation], service: MessagingService, body_limit: int) -> list[Route]:
-    """A route for each path; a method that it lacks is answered with those it has."""
+    """A route for each path. A request with another method is told the methods that exist."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
@@ -152,7 +152,7 @@ def routes(operations: list[Operation], service: MessagingService, body_limit: i
     return made
 
 
-class _endpoint:  # noqa: N801 - a function in all but its methods=None, which Starlette gives to ASGI endpoints only
+class _endpoint:  # noqa: N801 - used like a function; Starlette accepts methods=None only for classes
     def __init__(self, operations: dict[str, Operation], service: MessagingService, body_limit: int) -> None:
         self._operations = operations
         self._service = service
@@ -168,7 +168,7 @@ class _endpoint:  # noqa: N801 - a function in all but its methods=None, which S
         operation = self._operations.get(method)
         if operation is None:
             allowed = ", ".join(sorted(self._operations))
-            return Problem(405, "Method not allowed", f"this takes {allowed}", headers={"Allow": allowed}).response()
+            return Problem(405, "Method not allowed", f"use {allowed}", headers={"Allow": allowed}).response()
         try:
             user = request.state.user
             if user is not None and not user.may(operation.role):
@@ -194,7 +194,7 @@ class _endpoint:  # noqa: N801 - a function in all but its methods=None, which S
 
 
 async def _check_no_body(request: Request, limit: int) -> None:
-    """What is not read must not be believed to count: a filter sent with a clear would have everything cleared."""
+    """Refuse a body that would be ignored: its sender may believe that it limits what is done."""
     if (await read_body(request, limit)).strip() not in (b"", b"{}"):
         raise Problem(400, "Invalid request", "this takes no body; nothing was done")
 

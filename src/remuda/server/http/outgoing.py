@@ -1,7 +1,7 @@
 """HTTP requests to addresses that others choose: resolved once, checked, and connected to as checked.
 
-A name that is resolved a second time may give another address (DNS rebinding), so the connection goes to the very
-address that was checked, and the name is only used for TLS and the Host header. Redirects are not followed.
+A name that is resolved a second time may give another address (DNS rebinding), so the connection goes to the address
+that was checked, and the name is used only for TLS and the Host header. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 class AddressRefused(RemudaError):
-    """The endpoint's name leads to an address inside this network, which was not allowed."""
+    """The endpoint's name resolves to an address inside this network, which was not allowed."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Answer(NamedTuple):
-    """What the endpoint said."""
+    """The endpoint's answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 
 
 def read_networks(allowed: Iterable[str]) -> tuple[Network, ...]:
-    """Networks that may be reached although they are private."""
+    """The private networks that may be reached."""
     if isinstance(allowed, str):
         raise InvalidOption(f"allow_private is a list of networks like 10.0.0.0/8, not {allowed!r}")
     try:
@@ -75,7 +75,7 @@ def read_networks(allowed: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
-    """Whether a request may go there: to the world, or to a network that was named."""
+    """Whether a request may go there: to a public address, or to a network that was named."""
     if any(address.version == network.version and address in network for network in allowed):
         return True
     if isinstance(address, ipaddress.IPv6Address):
@@ -90,7 +90,7 @@ def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
 
 
 def checked_address(endpoint: Endpoint, allowed: Sequence[Network]) -> str:
-    """The address to connect to. A name with any address that is not allowed is refused whole."""
+    """The address to connect to. A name is refused if any of its addresses is not allowed."""
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -99,7 +99,7 @@ def checked_address(endpoint: Endpoint, allowed: Sequence[Network]) -> str:
     for address in addresses:
         if not is_allowed(ipaddress.ip_address(address), allowed):
             raise AddressRefused(
-                f"{endpoint.host} is {address}, an address inside this network; if that is meant, allow it with "
+                f"{endpoint.host} is {address}, an address inside this network; if that is intended, allow it with "
                 "allow_private"
             )
     return addresses[0]

@@ -43,9 +43,9 @@ CLEAR_WARNING: Final = (
 
 
 class Pages(PageSet):
-    """Queues, messages, dead letters, the tail: what people look at first."""
+    """Queues, messages, dead letters, the live tail and latency."""
 
-    # Showing
+    # Reading
 
     async def overview(self, request: Request) -> Response:
         return page(request, "overview.html", **await in_thread(self._overview, request), notes=self.noted(request))
@@ -145,7 +145,7 @@ class Pages(PageSet):
         )  # fmt: skip
 
     def _conversation(self, id: str, parent: str | None) -> list[tuple[int, MessageRow]]:
-        """What caused what, as rows with their depth, from the first cause that is known."""
+        """What caused what, as rows with their depth, starting from the first known cause."""
         recent = self._service.recent
         top, seen = id, {id}
         while parent is not None and parent not in seen and len(seen) < 50:
@@ -236,7 +236,7 @@ class Pages(PageSet):
     async def login(self, request: Request) -> Response:
         return page(request, "login.html", notes=[], wrong=None)
 
-    # Doing
+    # Acting
 
     async def act(self, request: Request) -> Response:
         """A button on a queue's page or among dead letters."""
@@ -247,7 +247,7 @@ class Pages(PageSet):
         match form.get("action"):
             case "pause":
                 await in_thread(service.set_status, name, "only-publish", who)
-                said = f"{name} is paused. It still takes messages in."
+                said = f"{name} is paused. It still accepts messages."
             case "resume":
                 await in_thread(service.set_status, name, "running", who)
                 said = f"{name} is running."
@@ -382,13 +382,14 @@ def routes(service: MessagingService) -> list[BaseRoute]:
 async def failed(request: Request, error: Exception) -> Response:
     _log.error("a request for %s failed", request.url.path, exc_info=error)
     if request.url.path.startswith(f"{request.scope.get('root_path', '')}/api/"):
-        return Problem(500, "Error", "this is a mistake of the server; its log says more").response()
-    return error_page(request, 500, "This is a mistake of the server; its log says more.")
+        return Problem(500, "Error", "the server failed unexpectedly; see its log").response()
+    return error_page(request, 500, "The server failed unexpectedly; see its log.")
 
 
 def _totals(queues: list[QueueSummary]) -> dict[str, float]:
     return {
-        "waiting": sum(queue.waiting + queue.delayed for queue in queues),
+        "waiting": sum(queue.waiting for queue in queues),
+        "delayed": sum(queue.delayed for queue in queues),
         "in_flight": sum(queue.in_flight for queue in queues),
         "parked": sum(queue.parked for queue in queues),
         "published": sum(queue.published_per_second for queue in queues),
@@ -398,7 +399,7 @@ def _totals(queues: list[QueueSummary]) -> dict[str, float]:
 
 
 def _shown(message: dict[str, Any]) -> tuple[str, bool]:
-    """A body for reading: JSON laid out with its numbers exact, text as it is, bytes as hex."""
+    """A body for reading: JSON indented, text as it is, bytes as hex; and whether it was cut."""
     if "base64" in message:
         raw = base64.b64decode(message["base64"])
         lines = [raw[at : at + 16] for at in range(0, min(len(raw), 1024), 16)]
@@ -408,7 +409,7 @@ def _shown(message: dict[str, Any]) -> tuple[str, bool]:
         return text[:_BODY_SHOWN], True
     if "json" in message["mime_type"]:
         try:
-            # Laid out as text: numbers of any length stay exactly as they were written.
+            # Formatted as text, so that numbers of any length stay exactly as they were written.
             return msgspec.json.format(text, indent=2), False
         except (msgspec.DecodeError, RecursionError, ValueError):
             pass

@@ -1,4 +1,4 @@
-"""What all pages share: forms with their token, notes that wait for the next page, errors that are told."""
+"""What all pages share: forms with their token, notes shown on the next page, and error pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class PageSet:
-    """Some pages of one service."""
+    """A set of pages over one service."""
 
     def __init__(self, service: MessagingService) -> None:
         self._service = service
@@ -39,12 +39,13 @@ class PageSet:
         try:
             pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=20_000, errors="strict")
         except ValueError:
-            raise Problem(400, "Invalid form", "the form is not understood") from None
+            raise Problem(400, "Invalid form", "the form cannot be read; nothing was done") from None
         form = Form(pairs)
         request.state.guard.check_csrf(request.state.session, form.get("csrf"))
         return form
 
     def say(self, request: Request, text: str, where: str, tone: str = "good") -> Response:
+        """Go to another page, and show a note there."""
         while len(self._notes) >= _NOTES:
             del self._notes[next(iter(self._notes))]
         notes = self._notes.setdefault(request.state.session, [])
@@ -56,10 +57,11 @@ class PageSet:
         return RedirectResponse(f"{root}{where}", 303)
 
     def noted(self, request: Request) -> list[tuple[str, str]]:
+        """The notes to show on this page."""
         return self._notes.pop(request.state.session, [])
 
     def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """A page that tells of errors instead of failing."""
+        """Show an error page where the handler raises."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -67,8 +69,8 @@ class PageSet:
             except Problem as problem:
                 return error_page(request, problem.status, problem.detail)
             except RemudaError as error:
-                told = problem_of(error)
-                return error_page(request, told.status, told.detail)
+                answered = problem_of(error)
+                return error_page(request, answered.status, answered.detail)
 
         return answer
 

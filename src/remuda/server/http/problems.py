@@ -1,4 +1,4 @@
-"""Errors over HTTP: problem+json (RFC 9457) for programs, with the texts that people read everywhere else."""
+"""Errors over HTTP: problem+json (RFC 9457), with the same texts as everywhere else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from remuda.server.http.following import Unavailable
 
 
 class Problem(Exception):
-    """An answer to the client that says what is wrong, with its status."""
+    """An error answer to the client, with its status."""
 
     def __init__(
         self, status: int, title: str, detail: str, *, headers: dict[str, str] | None = None, **more: Any
@@ -69,7 +69,7 @@ _STATUSES: Final[tuple[tuple[type[RemudaError], int, str], ...]] = (
 
 
 def problem_of(error: RemudaError) -> Problem:
-    """What a client is told of an error of ours."""
+    """The answer for one of Remuda's own errors."""
     for kind, status, title in _STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": "2"} if status == 503 else None

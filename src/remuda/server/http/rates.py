@@ -1,4 +1,4 @@
-"""Samples of the queues' numbers: depth over time and messages per second."""
+"""Samples of the queues' numbers, for their depth over time and messages per second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remuda.model.results import QueueInfo
 from remuda.model.state import State
 
 KEPT: Final = 600
-"""Samples of a queue; only those that differ from the one before are kept."""
+"""The most samples kept of a queue; those that equal their neighbours are merged."""
 _SPAN: Final = 10.0
 """Seconds over which a rate is taken."""
 
@@ -35,8 +35,6 @@ class Rates:
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
         self._lock = threading.Lock()
-        self.cost = 0.0
-        """Seconds that the last sample took, for whoever chooses when to take the next."""
 
     def sample(self, infos: Iterable[QueueInfo], now: float | None = None) -> None:
         now = time.time() if now is None else now

@@ -1,7 +1,7 @@
-"""The newest messages, folded from the log as it grows: states, causes and latencies, bounded in memory.
+"""The newest messages in memory, read from the log as it grows: their states, causes and latencies.
 
 This answers what needs no search index: lists of recent messages by state, what caused what, where failures come
-from, and how long messages took. Messages older than the window are the index's to know.
+from, and how long messages took. Messages older than the window are found by the index.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _CHUNK: Final = 1000
 SLOT: Final = 10 * SECOND
 SLOTS: Final = 60
 BUCKETS: Final = 12
-"""Of latency, each four times the one below: under 1 ms, under 4 ms, … , under 1.2 h, and more."""
+"""Latency buckets, each four times the one below: under 1 ms, under 4 ms, … , under 17 min, and more."""
 PACE: Final = 5_000
-"""Messages read at a time while the log is followed."""
+"""How many messages to read at a time while following the log."""
 _SAMPLED: Final = 64
-"""How many of a long run of neighbours that ended together are measured, each for its share."""
+"""How many of a long run of messages that ended together are measured; each stands for its share."""
 
 
 class Brief(msgspec.Struct, gc=False):
-    """What is remembered of a message. There are so many that the garbage collector is spared them."""
+    """What is kept of a message. There are so many that the garbage collector must not track them."""
 
     offset: int
     id: str
@@ -58,7 +58,7 @@ class Brief(msgspec.Struct, gc=False):
 
 
 class Copy(msgspec.Struct, gc=False):
-    """What is remembered of a message in one queue."""
+    """What is kept of a message in one queue."""
 
     modified: int
     state: State = State.QUEUED
@@ -68,7 +68,7 @@ class Copy(msgspec.Struct, gc=False):
 
     @property
     def is_parked(self) -> bool:
-        """Whether it ended here without success; what was sent on to another queue goes on there."""
+        """Whether it ended here without success and was not moved to another queue."""
         return self.state in PARKED and not is_moved(self.state, self.reason)
 
 
@@ -96,14 +96,14 @@ class Recent:
 
     @property
     def first(self) -> int:
-        """The offset of the oldest message that is remembered."""
+        """The offset of the oldest message in the window."""
         return self._order[0] if self._order else self.offset
 
     def catch_up(self, limit: int = PACE) -> int:
-        """Read on by about `limit` messages, or to the end of the log; gives how many messages and events were new.
+        """Read about `limit` more messages, or to the end of the log; returns how many messages and events were new.
 
-        A flood is read at a pace that leaves the processor to those who work, and what it carries beyond the window is
-        left out.
+        A flood is read at a pace that leaves the processor to publishers and handlers, and what it carries beyond the
+        window is skipped.
         """
         with self._lock:
             ends = self._spectator.log.ends()
@@ -112,7 +112,7 @@ class Recent:
                 self._begun = True
                 self._begin(end)
             before = self.offset + self.position
-            # A reader that stands at the end would read the newest frame again, however long it is.
+            # At the end of the log, a reader would read the newest frame again, however long it is.
             for record in self._spectator.messages(self.offset) if end > self.offset else ():
                 self._take(record)
                 self.offset = record.first + len(record)
@@ -125,7 +125,7 @@ class Recent:
             return self.offset + self.position - before
 
     def _begin(self, end: int) -> None:
-        """Go on with the newest. What was remembered is let go: whoever asks takes it for all from the first on."""
+        """Start anew with the newest messages. Older ones are dropped, so that the window has no gap."""
         self._briefs, self._copies, self._children, self._ids = {}, {}, {}, {}
         self._order.clear()
         self.offset = max(self.offset, end - self._window)
@@ -135,7 +135,7 @@ class Recent:
                 self.position = max(self.position, start)
 
     def _play_to(self, last: int) -> None:
-        """Play events from before the messages were read: one that came before its message would be lost on it."""
+        """Apply events up to a position, but none for a message that was not read yet: it would be lost."""
         for events in self._spectator.log.events(self.position, last):
             if any(event.first + event.count > self.offset for event in events.rows):
                 return
@@ -207,9 +207,9 @@ class Recent:
                     del self._children[brief.parent]
 
     def newest(self, queue: str | None = None, below: int | None = None) -> Iterator[tuple[Brief, str, Copy]]:
-        """Copies of messages, the newest first, in one order that stays: by offset, then by queue."""
+        """Copies of messages, the newest first, in a stable order: by offset, then by queue."""
         with self._lock:
-            # Offsets of a queue are nearly in order: only those that came from another queue are not.
+            # A queue's offsets are nearly sorted: only those that came from another queue are not.
             offsets = list(self._order) if queue is None else sorted(self._copies.get(queue, ()))
         if below is not None:
             del offsets[bisect_right(offsets, below) :]
@@ -245,12 +245,12 @@ class Recent:
             return list(self._children.get(parent, ()))
 
     def offset_of(self, id: str) -> int | None:
-        """The offset of the newest message with this id, if it is remembered."""
+        """The offset of the newest message with this id, if it is in the window."""
         with self._lock:
             return self._ids.get(id)
 
     def oldest_waiting(self, queue: str) -> int | None:
-        """When the oldest message of a queue that is not settled was published, as far as is remembered."""
+        """When the oldest unsettled message of a queue was published, as far as it is in the window."""
         with self._lock:
             copies = self._copies.get(queue, {})
             for offset in sorted(copies):
@@ -259,7 +259,7 @@ class Recent:
         return None
 
     def latency(self, queue: str | None) -> dict[int, list[int]]:
-        """Counts by slot of time and bucket of latency, of one queue or of all."""
+        """Counts by time slot and latency bucket, of one queue or of all."""
         with self._lock:
             chosen = list(self._latency.values()) if queue is None else [self._latency.get(queue, {})]
             merged: dict[int, list[int]] = {}

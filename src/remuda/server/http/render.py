@@ -56,7 +56,7 @@ def rate(value: float) -> str:
 
 
 def span(duration: int) -> str:
-    """A length of time in microseconds, rounded for reading."""
+    """A duration in microseconds, rounded for reading."""
     if duration < MILLISECOND:
         return f"{duration} µs"
     if duration < SECOND:
@@ -115,7 +115,7 @@ def path(value: str) -> str:
 
 
 def query(**words: Any) -> str:
-    """The end of an address, without the words that say nothing."""
+    """The query string of an address, without empty values."""
     given = {name: value for name, value in words.items() if value not in (None, "", [])}
     return f"?{urlencode(given, doseq=True)}" if given else ""
 
@@ -143,7 +143,7 @@ _environment.globals.update(query=query, STATES=STATES, State=State)
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page, or a part of one, for whoever asks."""
+    """Render a page, or a part of one, for the user of a request."""
     user = getattr(request.state, "user", None)
     root: str = request.scope.get("root_path", "")
     content = _environment.get_template(template).render(

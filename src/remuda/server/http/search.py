@@ -1,4 +1,4 @@
-"""Search: what a searcher promises, and the plain one that looks through recent messages without an index."""
+"""Search: the interface of a searcher, and the one that works without an index, on recent messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Searcher(Protocol):
 
 
 class RecentSearcher:
-    """Looks through the messages that are remembered. Says so where there are older ones."""
+    """Searches the messages in memory, and says so if there are older ones."""
 
     def __init__(self, recent: Recent) -> None:
         self._recent = recent
@@ -37,7 +37,7 @@ class RecentSearcher:
         return page_of(rows, query.limit, self._note(query))
 
     def found(self, query: Query, floor: int = 0) -> Iterator[MessageRow]:
-        """Rows behind the query's cursor, the newest first, down to an offset."""
+        """Matching rows behind the query's cursor, the newest first, down to the offset `floor`."""
         below = None if query.cursor is None else read_cursor(query.cursor)
         words = IndexQuery(text=query.text or "").words()
         for brief, queue, copy in self._recent.newest(query.queue, None if below is None else below[0]):
@@ -60,7 +60,7 @@ class RecentSearcher:
 
 
 def page_of(rows: list[MessageRow], limit: int, note: str | None, behind: int | None = None) -> Page:
-    """The first `limit` of rows, of which there is one more when there is another page."""
+    """A page of `limit` rows; one row more than that means that there is another page."""
     if len(rows) <= limit:
         return Page(rows, None, note, behind)
     return Page(rows[:limit], make_cursor(rows[limit - 1].offset, rows[limit - 1].queue), None, behind)
@@ -86,7 +86,7 @@ def row_of(brief: Brief, queue: str, copy: Copy | None) -> MessageRow:
 
 
 def excerpt(body: bytes, size: int, limit: int = 120) -> str:
-    """The beginning of a body on one line; of what is no text, its size."""
+    """The beginning of a body on one line or, if it is not text, its size."""
     try:
         text = " ".join(body[: limit * 4].decode().split())
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def read_cursor(text: str) -> tuple[int, str]:
         return int(offset), queue
     except ValueError:
         raise InvalidOption(
-            f"cursor {text[:60]!r} was not given by this API; leave it out to start from the beginning"
+            f"cursor {text[:60]!r} is not one of this API; leave it out to start from the beginning"
         ) from None
 
 
@@ -127,7 +127,7 @@ def _fits(query: Query, brief: Brief, queue: str, copy: Copy) -> bool:
 def _holds(body: bytes, wanted: list[Word]) -> bool:
     if not wanted:
         return True
-    if body.isascii():  # a quick look first, since most bodies do not hold the words
+    if body.isascii():  # a quick check first, since most bodies do not contain the words
         lowered = body.lower()
         if not all(word.text.encode() in lowered for word in wanted if word.text.isascii()):
             return False

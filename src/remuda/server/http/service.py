@@ -1,11 +1,11 @@
-"""Everything the API and the pages ask of a bus and its broker. No other module here talks to them."""
+"""Everything the API and the pages need of a bus and its broker."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -57,15 +57,12 @@ from remuda.server.http.values import (
     QueueSummary,
 )
 
-T = TypeVar("T")
 _audit = logging.getLogger("remuda.audit")
-_log = logging.getLogger("remuda.server")
 
 PARKED_LISTED: Final = 10_000
-_LOG_POLL: Final = 0.25
-_SAMPLE_EVERY: Final = 1.0
 _MOVED_AT_ONCE: Final = 500
 _NEAR: Final = 1000
+"""Offsets that are no farther apart than this are read in one go."""
 _DURATIONS: Final = frozenset({"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"})
 
 ANSWERS: Final = {
@@ -80,7 +77,7 @@ ANSWERS: Final = {
 
 
 class MessagingService:
-    """A bus as people and programs outside see it. Safe to use from any thread; opens nothing before it is used."""
+    """A bus as people and programs outside see it. Safe to use from any thread; nothing is opened before it is used."""
 
     def __init__(
         self, bus: Bus, *, searcher: Searcher | None = None, index: str | None = None, window: int = WINDOW
@@ -96,7 +93,7 @@ class MessagingService:
         return self.broker.recent
 
     def refresh(self) -> None:
-        """Read the log on now, for an answer that shows what was just done."""
+        """Read the log up to its end, so that the answer shows what was just done."""
         self.broker.refresh()
 
     def close(self) -> None:
@@ -110,11 +107,11 @@ class MessagingService:
         return sorted(self.broker.snapshot())
 
     def queues(self) -> list[QueueSummary]:
-        """All queues by name, as they were at the last sample, at most a second or so ago."""
+        """All queues by name, as of the last sample, which is a second or so old at most."""
         infos = self.broker.snapshot()
         known = self._summaries
         if known is None or known[0] is not infos:
-            # With ten thousand queues, making these takes longer than all the rest of a page.
+            # With ten thousand queues, building these takes longer than the rest of a page.
             known = self._summaries = infos, [self._summary(info) for _, info in sorted(infos.items())]
         return known[1]
 
@@ -130,7 +127,7 @@ class MessagingService:
         )
 
     def changes(self, queue: str, limit: int) -> list[Change]:
-        """What somebody did to a queue by name, the newest first."""
+        """What operators did to a queue, the newest first."""
         with self.broker.log() as reader:
             found = reader.changes(queue)[-limit:]
         return [Change(one.time, one.action, change_words(one), one.who or "") for one in reversed(found)]
@@ -150,7 +147,7 @@ class MessagingService:
 
     def configure(self, name: str, changes: Mapping[str, Any], who: str) -> dict[str, Any]:
         for option in changes.keys() - set(QueueOptions.__struct_fields__):
-            QueueOptions.parse({option: None})  # which says what is wrong with the name
+            QueueOptions.parse({option: None})  # raises an error that says what is wrong with the name
         _audit.info("%s configures queue %s: %s", who, name, dict(changes))
         return options_of(self.broker.ask(lambda broker: broker.configure_queue(name, who=who, **changes)))
 
@@ -170,7 +167,7 @@ class MessagingService:
         if chosen is None or chosen == WaitingFilter():
             _audit.info("%s clears queue %s", who, name)
             return self.broker.ask(lambda broker: broker.clear(name, who=who))
-        _audit.info("%s clears messages of queue %s: %s", who, name, _told(chosen))
+        _audit.info("%s clears messages of queue %s: %s", who, name, _described(chosen))
         return self.broker.ask(lambda broker: clear_waiting(broker, name, chosen, who))
 
     def _summary(self, info: QueueInfo) -> QueueSummary:
@@ -196,14 +193,14 @@ class MessagingService:
 
     def reprocess(self, queue: str, chosen: MessageFilter, who: str, *, retries: bool = False) -> int:
         """Send dead letters back to their queue; with `retries` also what waits for one, and fits the filter."""
-        _audit.info("%s reprocesses messages of %s: %s", who, queue, _told(chosen))
+        _audit.info("%s reprocesses messages of %s: %s", who, queue, _described(chosen))
         count = self.broker.ask(lambda broker: broker.reprocess(queue, chosen, who=who))
         if retries:
             count += self.broker.ask(lambda broker: reprocess_retries(broker, queue, chosen, who))
         return count
 
     def forget(self, queue: str, chosen: MessageFilter, who: str) -> int:
-        _audit.info("%s forgets messages of %s: %s", who, queue, _told(chosen))
+        _audit.info("%s forgets messages of %s: %s", who, queue, _described(chosen))
         return self.broker.ask(lambda broker: broker.forget(queue, chosen, who=who))
 
     def groups(self, queue: str) -> list[Group]:
@@ -242,8 +239,8 @@ class MessagingService:
         ]
 
     def _older_rows(self, queue: str, offsets: list[int]) -> dict[int, MessageRow]:
-        """Messages that are remembered no more, without the beginnings of their bodies: they may lie all over the log,
-        of which the index has to read least."""
+        """Messages that are older than the window, without the beginnings of their bodies. They may be spread over the
+        whole log, so the index is asked first."""
         if not offsets:
             return {}
         hits = indexed.hits_at(self._index, self.end()[0], queue, offsets)
@@ -259,13 +256,13 @@ class MessagingService:
         return rows
 
     def move(self, queue: str, to: str, chosen: MessageFilter | None, who: str, limit: int = 100_000) -> int:
-        """Send messages to another queue: dead letters that are chosen, or without a choice all that wait.
+        """Move messages to another queue: the chosen dead letters or, without a choice, everything that waits.
 
-        What waits is taken by a pull and goes on there in one step. A dead letter goes as a copy with its id, and is
-        forgotten here once the copy is kept: a crash between the two leaves it in both, never in none.
+        Waiting messages are pulled and moved in one step. A dead letter is copied with its id, and forgotten here once
+        the copy is stored: a crash in between leaves it in both queues, never in none.
         """
         if to == queue:
-            raise InvalidOption(f"messages of {queue!r} are there already; name another queue")
+            raise InvalidOption(f"these messages are in {queue!r} already; name another queue")
         self.broker.ask(lambda broker: broker.queue(to))
         _audit.info("%s moves messages from %s to %s", who, queue, to)
         if chosen is None:
@@ -293,7 +290,9 @@ class MessagingService:
             moved += len(gone)
             if receipt.refusals:
                 error = next(iter(receipt.refusals.values()))
-                raise InvalidOption(f"{moved} messages were moved, then {to!r} took no more: {error}. The rest stays")
+                raise InvalidOption(
+                    f"{moved} messages were moved, then {to!r} accepted no more: {error}. The others stay in {queue!r}"
+                )
         return moved
 
     def _publish_to(self, messages: Messages, queue: str) -> Receipt:
@@ -332,13 +331,13 @@ class MessagingService:
                 caused += [row_of(brief, queue, self.recent.copy(queue, offset)) for queue in queues]
         return Life(
             plain,
-            list(timeline(document.created, found, document, *self._told_of(document.offset))),
+            list(timeline(document.created, found, document, *self._history_of(document.offset))),
             found.headers.get(CORRELATION),
             caused,
         )
 
     def excerpts(self, offsets: Iterable[int]) -> dict[int, str]:
-        """The beginnings of messages' bodies; those that were collected are left out."""
+        """The beginnings of messages' bodies, without those that were deleted from the log."""
         found = {}
         for batch in self._batches_at(offsets, ("body",)):
             for offset, body in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
@@ -346,7 +345,7 @@ class MessagingService:
         return found
 
     def recent_row(self, offset: int) -> MessageRow | None:
-        """A remembered message as a row, of the queue where it stands worst."""
+        """A message of the window as a row, of a queue where it failed if there is one."""
         brief = self.recent.brief(offset)
         if brief is None:
             return None
@@ -356,11 +355,11 @@ class MessagingService:
         return row_of(brief, queue, copy)
 
     def original(self, message: str | int) -> Message:
-        """A message as it was published, secrets and all: for sending it again."""
+        """A message as it was published, with its secrets, to be sent again."""
         return self.broker.ask(lambda broker: broker.message(message)).message
 
     def _messages_at(self, offsets: Iterable[int]) -> dict[int, Message]:
-        """Messages of the log by offset; those that were collected are left out."""
+        """Messages of the log by offset, without those that were deleted."""
         found: dict[int, Message] = {}
         with self.broker.log() as reader:
             for first, count in chosen_offsets(offsets).offsets or ():
@@ -369,7 +368,7 @@ class MessagingService:
         return found
 
     def _batches_at(self, offsets: Iterable[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Columns of messages by offset, the offset first; those that were collected are left out."""
+        """Columns of messages, the offset first, without those that were deleted from the log."""
         wanted = sorted(set(offsets))
         chosen = pa.array(wanted, pa.int64())
         with self.broker.log() as reader:
@@ -377,7 +376,7 @@ class MessagingService:
                 for batch in reader.message_batches(first, last + 1, columns=("offset", *columns)):
                     yield batch.filter(pc.is_in(batch.column(0), value_set=chosen.cast(batch.schema.field(0).type)))
 
-    def _told_of(self, offset: int) -> tuple[list[tuple[int, Event]], list[QueueChange]]:
+    def _history_of(self, offset: int) -> tuple[list[tuple[int, Event]], list[QueueChange]]:
         """The events of a message, and the changes of queues by which it was forgotten."""
         with self.broker.log() as reader:
             return reader.events_of(offset), forgotten(reader, offset)
@@ -385,7 +384,7 @@ class MessagingService:
     # Publishing
 
     def publish(self, messages: Messages, queue: str | None, who: str, timeout: Duration | None = None) -> Receipt:
-        """Take in a batch; the receipt says which messages were refused, and why."""
+        """Publish a batch; the receipt says which messages were refused, and why."""
         topics = messages.name if isinstance(messages.name, list) else [messages.name]
         for topic in set(topics):
             check_target("topic", topic)
@@ -414,8 +413,8 @@ class MessagingService:
         mime_type: str | None = None,
         forget: bool = False,
     ) -> str:
-        """Publish a message again, edited: to one queue, or to all that take its topic. It gets an id of its own and
-        names the original as its cause."""
+        """Publish a message again, edited, to one queue or to all that receive its topic. It gets its own id and names
+        the original as its cause."""
         document = self.broker.ask(lambda broker: broker.message(message))
         original = document.message
         if forget and queue is None:
@@ -476,7 +475,7 @@ class MessagingService:
             return ends.next_offset, ends.next_position
 
     def log_messages(self, start: int, limit: int) -> list[dict[str, Any]]:
-        """Messages of the log from an offset on, without their bodies' ends."""
+        """Messages of the log from an offset on, with excerpts of their bodies."""
         with self.broker.log() as reader:
             records = numbered_from(reader.messages, start, limit)
         return [entry for record in records for entry in message_entries(record)]
@@ -497,7 +496,7 @@ class MessagingService:
     # Health
 
     def health(self) -> dict[str, Any]:
-        """Live: the broker goes on, if need be by itself. Ready: nothing keeps messages from being taken in."""
+        """`live`: the process works, or recovers by itself. `ready`: messages are accepted."""
         try:
             self.broker.snapshot()
         except RemudaError as error:
@@ -521,7 +520,7 @@ def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> 
 
 
 def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """From the first to the last of offsets that lie so close together that they are best read in one go."""
+    """The first and last of each run of offsets that lie close together."""
     first = last = None
     for offset in offsets:
         if first is None or last is None or offset - last > _NEAR:
@@ -534,7 +533,7 @@ def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def chosen_offsets(offsets: Iterable[int], states: frozenset[State] = PARKED) -> MessageFilter:
-    """These messages, as far as they are parked."""
+    """A filter for messages with these offsets, as far as they are in these states."""
     runs = []
     for _, block in groupby(enumerate(sorted(set(offsets))), key=lambda item: item[1] - item[0]):
         members = [offset for _, offset in block]
@@ -559,14 +558,14 @@ def _as_written(option: str, value: Any) -> Any:
 
 
 def shown_body(body: bytes) -> dict[str, Any]:
-    """A body for programs: as text where it is text, else in base64."""
+    """A body for programs: as text if it is text, otherwise in base64."""
     try:
         return {"text": body.decode()}
     except UnicodeDecodeError:
         return {"base64": msgspec.to_builtins(body)}
 
 
-def _told(chosen: MessageFilter | WaitingFilter) -> str:
+def _described(chosen: MessageFilter | WaitingFilter) -> str:
     words = {name: value for name in ("topic", "reason", "since", "until") if (value := getattr(chosen, name, None))}
     if isinstance(chosen, MessageFilter) and chosen.offsets is not None:
         words["messages"] = sum(count for _, count in chosen.offsets)

@@ -1,4 +1,4 @@
-"""Serving the application: where to listen, and whether that is safe."""
+"""Serves the application on a socket, if that is safe."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def read_listen(text: str, option: str = "--listen") -> Listen:
 
 
 def check_safe(listen: Listen, users: Users | None, option: str = "--users") -> None:
-    """Refuse to listen beyond this machine without a login."""
+    """Refuse to listen to other machines without a login."""
     if users is None and not listen.is_local:
         raise InvalidOption(
-            f"{listen.host} can be reached from other machines, and there is no login; make a user with "
+            f"{listen.host} can be reached from other machines, and there is no login; create a user with "
             f"remuda dashboard-user users.txt NAME, then add {option} users.txt. Nothing was started"
         )
 
 
 def names_of(listen: Listen, given: Iterable[str]) -> list[str]:
-    """Host names that requests may use."""
+    """The host names that requests may use."""
     own = [] if listen.is_local else [socket.gethostname(), socket.getfqdn()]
     return [*own, listen.host, *given]
 
@@ -48,7 +48,15 @@ def names_of(listen: Listen, given: Iterable[str]) -> list[str]:
 class Server:
     """An application on a socket, in this thread or in the background."""
 
-    def __init__(self, app: Guard, listen: Listen, *, certificate: str | None = None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        app: Guard,
+        listen: Listen,
+        *,
+        certificate: str | None = None,
+        key: str | None = None,
+        option: str = "--listen",
+    ) -> None:
         require_extra()
         try:
             import uvicorn
@@ -62,7 +70,7 @@ class Server:
         except OSError as error:
             self._socket.close()
             raise RemudaError(
-                f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another with --listen"
+                f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another address with {option}"
             ) from error
         self._socket.listen(2048)
         config = uvicorn.Config(
@@ -77,7 +85,7 @@ class Server:
         self.address = f"{scheme}://{shown}:{port}/"
 
     def run(self) -> None:
-        """Serve until Ctrl-C or SIGTERM, which is how it ends: whoever called goes on."""
+        """Serve until Ctrl-C or SIGTERM, and return then, so that the caller can close its bus."""
         try:
             with self._ended_by_signals():
                 self._server.run([self._socket])
@@ -86,7 +94,8 @@ class Server:
 
     @contextmanager
     def _ended_by_signals(self) -> Iterator[None]:
-        """The server raises a signal again once it has ended; it would end the process before its bus is closed."""
+        """End by signals without uvicorn's own handlers, which raise the signal again once the server has ended: that
+        would end the process before its bus is closed."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -104,12 +113,11 @@ class Server:
     def start(self) -> None:
         """Serve in the background; returns when requests are answered."""
         self._thread = threading.Thread(target=self.run, name="remuda-http-server", daemon=True)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._thread.start()
         deadline = time.monotonic() + 10
         while not self._server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
-                raise RemudaError("the HTTP server did not start; its log says why")
+                raise RemudaError("the HTTP server did not start; see its log")
             time.sleep(0.01)
 
     def stop(self) -> None:

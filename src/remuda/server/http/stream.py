@@ -1,6 +1,6 @@
 """The event log as a live stream (SSE), from any offset. Each client reads the log at its own pace.
 
-A client that stops reading is dropped after a while and may come back where it was; their number is capped.
+A client that stops reading is dropped after a while, and can continue where it was. The number of clients is limited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Wanted = Callable[[dict[str, Any]], bool]
 
 
 class Streams:
-    """Counts the clients that listen."""
+    """The clients that listen, up to a limit."""
 
     def __init__(self, limit: int = 64) -> None:
         self.limit = limit
@@ -37,7 +37,7 @@ class Streams:
     def enter(self) -> None:
         if self.open >= self.limit:
             raise Problem(
-                503, "Too many streams", f"{self.limit} clients listen already", headers={"Retry-After": "10"}
+                503, "Too many streams", f"{self.limit} clients are listening already", headers={"Retry-After": "10"}
             )
         self.open += 1
 
@@ -46,7 +46,7 @@ class Streams:
 
 
 class LogStream(Response):
-    """Sends entries of the log as they come until the client goes, or stops reading."""
+    """Sends entries of the log as they come, until the client disconnects or stops reading."""
 
     media_type = "text/event-stream"
 
@@ -60,7 +60,7 @@ class LogStream(Response):
         self.who = who
         self.since = time.time_ns() // 1000
         self.number = start
-        """The offset or the position that comes next."""
+        """The next offset or position to send."""
         self.events = events
         self._wanted = wanted
 

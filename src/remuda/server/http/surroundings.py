@@ -1,4 +1,4 @@
-"""Pages on what stands around the queues: topics, channels and spectators; the outbox and its relays; pipelines."""
+"""Pages on what surrounds the queues: topics, channels and spectators; the outbox and its relays; pipelines."""
 
 from __future__ import annotations
 
@@ -88,20 +88,20 @@ class SurroundingPages(PageSet):
         outbox = self._service.bus.outbox
         if not isinstance(outbox, Outbox):
             return {"outbox": None}
-        told: dict[str, Any] = {"outbox": outbox, "relay": outbox.relay, "trouble": None, "messages": []}
-        told |= {"counts": {}, "relays": {}}
+        values: dict[str, Any] = {"outbox": outbox, "relay": outbox.relay, "trouble": None, "messages": []}
+        values |= {"counts": {}, "relays": {}}
         try:
             found = describe(outbox.url, outbox.names)
             if "messages" in found:
-                told |= {"counts": found["messages"], "relays": found["relays"]}
-                told["messages"] = outbox.messages(status, limit=LISTED)
+                values |= {"counts": found["messages"], "relays": found["relays"]}
+                values["messages"] = outbox.messages(status, limit=LISTED)
             elif found["version"] == 0:
-                told["trouble"] = "there are no tables yet; make them with remuda db init"
+                values["trouble"] = "there are no tables yet; create them with remuda db init"
             else:
-                told["trouble"] = "the tables are of another version; run remuda db upgrade"
+                values["trouble"] = "the tables are of another version; run remuda db upgrade"
         except Exception as error:  # whatever the database's driver raises
-            told["trouble"] = f"{type(error).__name__}: {error}"
-        return told
+            values["trouble"] = f"{type(error).__name__}: {error}"
+        return values
 
     async def retry(self, request: Request) -> Response:
         form = await self.form(request)
@@ -144,7 +144,7 @@ class SurroundingPages(PageSet):
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def excerpts(self, request: Request) -> Response:
-        """The beginnings of bodies, for rows of a list that were found by the index."""
+        """The beginnings of bodies, for rows that the index found."""
         asked = request.query_params.get("at", "").split(",")[:LISTED]
         offsets = [int(one) for one in asked if one.isascii() and one.isdigit() and len(one) < 19]
         found = await in_thread(self._service.excerpts, offsets)

@@ -1,4 +1,4 @@
-"""One message's life in the order in which it happened, told from its events."""
+"""One message's life, in the order in which it happened, from its events."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ def _words(state: State, event: Event) -> str:
         case State.NOT_INTERESTED:
             return "Consumer not interested"
         case State.KICKED:
-            return "Sent; no answer is awaited"
+            return "Sent; no answer is expected"
         case _:
             return state.name.capitalize()

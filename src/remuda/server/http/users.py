@@ -1,4 +1,4 @@
-"""Who may come in: names, roles and scrypt hashes in a text file, one user per line."""
+"""The dashboard's users: names, roles and scrypt hashes in a text file, one user per line."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MIN_PASSWORD: Final = 8
 
 
 class Role(StrEnum):
-    """A viewer sees everything and changes nothing; an operator may do what there is to do."""
+    """A viewer sees everything and changes nothing; an operator may also change things."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
 
 
 class User(msgspec.Struct, frozen=True):
-    """Somebody who came in."""
+    """Somebody who is logged in."""
 
     name: str
     role: Role
@@ -40,7 +40,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A user as the file has it."""
+    """A user as the file stores it."""
 
     user: User
     salt: bytes
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Users:
-    """Checks passwords. A name that is not known costs as much time as a wrong password."""
+    """Checks passwords. An unknown name takes as long as a wrong password."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {entry.user.name: entry for entry in entries}
@@ -83,7 +83,7 @@ class Users:
 def make_entry(name: str, password: str, role: Role | str) -> Entry:
     """A new user, checked."""
     if not name or not name.isprintable() or len(name) > 64 or any(sign in name for sign in " :"):
-        raise InvalidOption(f"a user's name is 1 to 64 printable characters without blanks and colons, not {name!r}")
+        raise InvalidOption(f"a user's name is 1 to 64 printable characters without spaces or colons, not {name!r}")
     if len(password) < MIN_PASSWORD:
         raise InvalidOption(f"a password needs at least {MIN_PASSWORD} characters")
     try:
@@ -95,7 +95,7 @@ def make_entry(name: str, password: str, role: Role | str) -> Entry:
 
 
 def save_entry(path: str | os.PathLike[str], entry: Entry) -> bool:
-    """Add a user to a file, or replace the one of the same name; gives whether it is new."""
+    """Add a user to a file, or replace the one of the same name; returns whether it is new."""
     file = Path(path)
     lines = file.read_text().splitlines() if file.exists() else []
     kept = [line for line in lines if line.strip() and line.split(" ")[0] != entry.user.name]

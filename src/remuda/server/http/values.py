@@ -1,4 +1,4 @@
-"""What the service tells: frozen values for the API and the pages."""
+"""The service's answers: frozen values for the API and the pages."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class QueueDetail(msgspec.Struct, frozen=True, rename="camel"):
     """How many messages ever entered each state."""
     late_answers: int
     oldest: int | None = None
-    """When the oldest message that still waits was published, in microseconds; None if none waits or none is known."""
+    """When the oldest message that still waits was published, in microseconds; None if none waits or it is unknown."""
 
 
 class MessageRow(msgspec.Struct, frozen=True, rename="camel"):
-    """One message in one queue, as a row of a list. Its history is asked for by id."""
+    """One message in one queue, as a row of a list. Its history is found by its id."""
 
     offset: int
     id: str
@@ -69,11 +69,11 @@ class MessageRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages: every word given must hold."""
+    """Which messages to find: those that match every field given."""
 
     queue: str | None = None
     topic: str | None = None
-    """A prefix: `fruit` and `fruit.*` find `fruit.sour`, not `fruits.x`; any case."""
+    """A prefix: `fruit` and `fruit.*` find `fruit.sour`, not `fruits.x`; case does not matter."""
     states: frozenset[State] = frozenset()
     since: int | None = None
     until: int | None = None
@@ -90,13 +90,13 @@ class Page(msgspec.Struct, frozen=True, rename="camel"):
     messages: list[MessageRow]
     next: str | None = None
     note: str | None = None
-    """What the reader should know, such as how far back was looked."""
+    """What the reader should know, such as how far back the search went."""
     behind: int | None = None
-    """Messages that the search index has not taken in yet; None where no index was asked."""
+    """How many messages the search index does not contain yet; None if no index was used."""
 
 
 class Change(msgspec.Struct, frozen=True, rename="camel"):
-    """What somebody did to a queue."""
+    """What an operator did to a queue."""
 
     time: int
     change: str
@@ -118,9 +118,9 @@ class TimelineEntry(msgspec.Struct, frozen=True, rename="camel"):
     who: str | None = None
     due: int | None = None
     waited: int | None = None
-    """Of a fetch: how long the message had been available in the queue."""
+    """For a fetch: how long the message had been available in the queue."""
     took: int | None = None
-    """Of an answer: how long the consumer had it."""
+    """For an answer: how long the consumer had held it."""
 
 
 class Life(msgspec.Struct, frozen=True, rename="camel"):
@@ -134,7 +134,7 @@ class Life(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Group(msgspec.Struct, frozen=True, rename="camel"):
-    """Dead letters that ended by the same exception at the same place."""
+    """Dead letters that failed with the same exception at the same place."""
 
     key: str
     exception: str

@@ -1,4 +1,4 @@
-"""Channels by push: a subscriber that is an HTTP endpoint (T2), retried by schedule like any other handler.
+"""Webhooks: an HTTP endpoint as a subscriber (T2), retried by schedule like any other handler.
 
     webhook(bus, "billing", "https://example.org/hooks/orders", "order.#", secret="…")
 
@@ -36,9 +36,9 @@ class DeliveryRefused(Exception):
 
 
 class CircuitBreaker:
-    """After several failures in a row nothing is sent for a while, then one message tries.
+    """After several failures in a row nothing is sent for a while, then one message is tried.
 
-    Each trial that fails doubles the while, up to ten minutes.
+    Each failed trial doubles the pause, up to ten minutes.
     """
 
     def __init__(self, failures: int, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,10 +119,10 @@ class Webhook:
         self.breaker = CircuitBreaker(break_after, micros(break_for) / SECOND)
 
     def deliver(self, context: Context) -> None:
-        """Send a message; what the endpoint answers decides."""
+        """Send a message; the endpoint's answer decides whether it succeeded."""
         wait = self.breaker.enter()
         if wait:
-            raise NotNow(f"{self.endpoint.host} failed too often; waiting before the next try", after=wait)
+            raise NotNow(f"{self.endpoint.host} failed too often; waiting before the next attempt", after=wait)
         try:
             answer = self._post(context)
         except Reject:
@@ -136,15 +136,15 @@ class Webhook:
             return
         if answer.status in (429, 503) and (after := _seconds(answer.headers.get("retry-after"))) is not None:
             self.breaker.failed()
-            raise Retry(f"{self.endpoint.host} answered {answer.status} and asks to come back", after=after)
+            raise Retry(f"{self.endpoint.host} answered {answer.status} and asks to retry later", after=after)
         if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
-            # The endpoint is well; it is this message that it does not want.
+            # The endpoint works; it refuses this message.
             self.breaker.succeeded()
         else:
             self.breaker.failed()
-        told = f": {answer.beginning.decode('utf-8', 'replace')[:200]}" if answer.beginning else ""
-        redirected = " and redirects, which is not followed" if 300 <= answer.status < 400 else ""
-        raise DeliveryRefused(f"{self.endpoint.host} answered {answer.status}{redirected}{told}")
+        detail = f": {answer.beginning.decode('utf-8', 'replace')[:200]}" if answer.beginning else ""
+        redirected = ", a redirect, which is not followed" if 300 <= answer.status < 400 else ""
+        raise DeliveryRefused(f"{self.endpoint.host} answered {answer.status}{redirected}{detail}")
 
     def _post(self, context: Context) -> Answer:
         message = context.message
@@ -175,7 +175,7 @@ class Webhook:
             return
         if not is_allowed(address, self._allowed):
             raise InvalidOption(
-                f"{address} is inside this network; if that is meant, add allow_private=[{str(address)!r}]"
+                f"{address} is inside this network; if that is intended, add allow_private=[{str(address)!r}]"
             )
 
 
@@ -215,7 +215,7 @@ def sign(secret: bytes, id: str, stamp: str, body: bytes) -> str:
 
 
 def verify(secret: str | bytes, headers: Mapping[str, str], body: bytes, *, tolerance: Duration = "5m") -> bool:
-    """For the receiver: whether a request is from who knows the secret, and fresh."""
+    """For the receiver: whether a request was signed with the secret, and recently."""
     given = {name.lower(): value for name, value in headers.items()}
     stamp, id = given.get(TIMESTAMP.lower(), ""), given.get(ID.lower(), "")
     if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12:

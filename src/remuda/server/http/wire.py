@@ -1,4 +1,4 @@
-"""Requests and answers of the API as types: what is decoded, what is documented, and nothing else."""
+"""Requests and answers of the API as types: they are what is decoded and what is documented."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remuda.server.http.values import Change, Group, MessageRow, QueueSummary, T
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Span = str | float
-"""A length of time: seconds, or a text such as 250ms, 30s or 4h."""
+"""A duration: seconds, or a string such as 250ms, 30s or 4h."""
 Numbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=100_000)]
 
 
@@ -42,7 +42,7 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
 
 
 class Published(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of a batch: the ids of all its messages, and by number those that were refused."""
+    """The result of a batch: the ids of all messages and, by row, the errors of those that were refused."""
 
     ids: list[str]
     accepted: int
@@ -72,7 +72,7 @@ class PulledMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Pulled(msgspec.Struct, frozen=True, rename="camel"):
-    """Messages in hand. Answer with the delivery's token before the deadline, or the queue takes them back."""
+    """Messages that were taken. Answer with the delivery's token before the deadline, or they go back to the queue."""
 
     delivery: str | None
     messages: list[PulledMessage]
@@ -85,15 +85,15 @@ class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     after: Span = 0
     reason: Annotated[str, Meta(max_length=2000)] | None = None
     to: Name | None = None
-    """Of `dead`: the queue that goes on with it."""
+    """For `dead`: the queue to move the message to."""
     front: bool | None = None
-    """Of `nack`: back before all others of its priority, or behind them, in place of what the queue says."""
+    """For `nack`: back before all others of its priority, or behind them, instead of what the queue says."""
     counted: bool | None = None
-    """Of `nack`: whether the attempt counts."""
+    """For `nack`: whether the attempt counts."""
 
 
 class Settled(msgspec.Struct, frozen=True, rename="camel"):
-    """How many messages it was for; none, where an answer came too late or for the second time."""
+    """How many messages were affected; 0 if an answer came too late or twice."""
 
     count: int
 
@@ -103,7 +103,7 @@ class Renewed(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which messages that ended without success: all words given must hold; without any, all of them."""
+    """Which messages that ended without success: those that match every field given; without any, all."""
 
     states: Annotated[str, Meta(pattern="^[EIN]*$")] | None = None
     reason: str | None = None
@@ -119,7 +119,7 @@ class ReprocessRequest(Choice, frozen=True, forbid_unknown_fields=True, rename="
 
 
 class ClearRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which messages that wait: all words given must hold; without any, all of them."""
+    """Which waiting messages: those that match every field given; without any, all."""
 
     topic: str | None = None
     reason: str | None = None
@@ -131,18 +131,18 @@ class ClearRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     refuse: bool = False
-    """Take in nothing either: publishers are refused."""
+    """Also refuse publishers."""
 
 
 class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     to: Name
     waiting: bool = False
-    """Everything that waits, in place of what ended without success."""
+    """Move everything that waits instead of what ended without success."""
     choice: Choice = msgspec.field(default_factory=Choice)
 
 
 class ResendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What to change; the rest is as it was. With `queue` it goes there alone."""
+    """What to change; everything else stays as it was. With `queue` it goes only there."""
 
     queue: Name | None = None
     topic: Name | None = None
@@ -211,10 +211,10 @@ class ProblemAnswer(msgspec.Struct, frozen=True):
 
 
 def body_of(body: Raw, text: str | None, base64: bytes | None, which: str = "") -> tuple[bytes, str]:
-    """The bytes of a body and what they are."""
+    """The bytes of a body, and their media type."""
     raw = bytes(body)
     if (raw != b"") + (text is not None) + (base64 is not None) > 1:
-        raise InvalidMessage(f"{which}give one of body, text and base64; nothing was stored")
+        raise InvalidMessage(f"{which}give only one of body, text and base64; nothing was stored")
     if text is not None:
         try:
             return text.encode(), "text/plain; charset=utf-8"
@@ -226,11 +226,10 @@ def body_of(body: Raw, text: str | None, base64: bytes | None, which: str = "") 
 
 
 def columns_of(given: list[NewMessage], who: str, now: int) -> Messages:
-    """A batch as columns, which is what the broker takes at the price of one message. What no message says costs
-    nothing for each.
+    """A batch as columns, which the broker takes as cheaply as one message. A field that no message sets costs nothing.
 
-    Column by column, and nothing is made for each message that Python's garbage collector would have to look at: going
-    through thousands of tuples, and all that lives beside them, would cost more than all the rest.
+    Built column by column, without objects per message that the garbage collector tracks: traversing thousands of
+    tuples would cost more than everything else.
     """
     raws = [one.body for one in given]
     texts = [one.text for one in given]
@@ -293,7 +292,7 @@ def _callback(topic: str) -> str:
 
 
 def _moments(name: str, spans: list[Span | None], now: int) -> list[int | None] | None:
-    """When, of each that says how long; None where none does."""
+    """The moment for each message that gives a duration; None if none does."""
     if _unsaid(spans):
         return None
     return [None if span is None else now + _micros(name, span) for span in spans]

@@ -1,4 +1,4 @@
-// What pages do beyond plain links and forms: theme, charts, live tail, selections, confirmations, shortcuts.
+// Beyond plain links and forms: theme, charts, live tail, selections, confirmations, shortcuts.
 "use strict";
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -11,8 +11,11 @@ document.addEventListener("click", (event) => {
   if (target.matches("[data-ask]") && !confirm(target.dataset.ask)) event.preventDefault();
 });
 
-// Only now do these buttons do what they say: a click before this script ran would have been lost, or unasked.
+// These buttons are disabled until here: an earlier click would do nothing, or skip the question.
 for (const button of all("[data-theme-switch], [data-copy], [data-ask]")) button.disabled = false;
+
+// Where the navigation scrolls, as on a phone, the current page is in view.
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 function switchTheme() {
   const root = document.documentElement;
@@ -32,7 +35,7 @@ function copy(button) {
   document.execCommand("copy");
   field.remove();
   button.focus();
-  button.dataset.label ??= button.textContent; // a second click finds what the first one wrote
+  button.dataset.label ??= button.textContent; // on a second click the text may still be "Copied"
   button.textContent = "Copied";
   setTimeout(() => (button.textContent = button.dataset.label), 4000);
 }
@@ -71,7 +74,7 @@ for (const form of all("form[data-selection]")) {
   });
 }
 
-// Rows that the index found come without their bodies; their beginnings are asked for once the page stands.
+// Rows that the index found come without their bodies; the excerpts are fetched once the page is shown.
 for (const list of all("[data-excerpts]")) {
   const cells = all("[data-excerpt]", list);
   if (!cells.length) continue;
@@ -87,6 +90,14 @@ for (const list of all("[data-excerpts]")) {
 const charts = [];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red", succeeded: "--green", "wait p95": "--amber", "processing p95": "--violet" };
+
+const utc = (seconds, from, to) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(from, to);
+
+// The labels of a time axis, as short as they can be told apart.
+function clocks(_, times, axis, space, step) {
+  const days = times.length > 1 && times.at(-1) - times[0] >= 86400;
+  return times.map((at) => (step >= 86400 ? utc(at, 0, 10) : utc(at, days ? 5 : 11, step < 60 ? 19 : 16)));
+}
 
 class Chart {
   constructor(element) {
@@ -107,7 +118,11 @@ class Chart {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const series = Object.keys(lines).map((label) => ({ label, stroke: colour(colours[label]), width: 2, points: { show: false } }));
     const size = { width: this.element.clientWidth, height: 200 };
-    this.plot = new uPlot({ ...size, series: [{}, ...series], axes: [axis, { ...axis, size: 56 }], scales: { y: { range: (_, low, high) => [0, this.element.dataset.chart === "latency" ? high || 1 : Math.max(high, 1)] } } }, data, this.element);
+    const range = (_, low, high) => [0, this.element.dataset.chart === "latency" ? high || 1 : Math.max(high, 1)];
+    // At least a minute: without two points far enough apart, uPlot would show milliseconds, or years.
+    const span = (_, first, last) => [Math.min(first ?? Infinity, (last ?? Date.now() / 1000) - 60), last ?? Date.now() / 1000];
+    const time = { label: "Time (UTC)", value: (_, at) => (at == null ? "–" : utc(at, 0, 19)) };
+    this.plot = new uPlot({ ...size, series: [time, ...series], axes: [{ ...axis, values: clocks, space: 90 }, { ...axis, size: 56 }], scales: { x: { range: span }, y: { range } } }, data, this.element);
   }
 }
 
@@ -122,7 +137,7 @@ async function refresh() {
       const values = await answer.json();
       charts.filter((chart) => chart.element.dataset.from === source).forEach((chart) => chart.update(values));
     } catch {
-      // The server is away; the next round asks again.
+      // The server does not answer; the next round asks again.
     }
   }
 }
@@ -166,7 +181,7 @@ if (tail) {
   pause.addEventListener("click", () => {
     const paused = pause.getAttribute("aria-pressed") === "true";
     pause.setAttribute("aria-pressed", String(!paused));
-    pause.textContent = paused ? "Pause" : "Go on";
+    pause.textContent = paused ? "Pause" : "Resume";
     schedule();
   });
   addEventListener("pagehide", () => source.close());
