@@ -96,7 +96,14 @@ class Server:
             lines.append(encode({verb: {"_index": target, "_id": id}}))
             lines.append(encode(body))
         with server_errors(self.address):
-            answer = self.client.bulk(body=b"\n".join(lines).decode() + "\n")
+            try:
+                answer = self.client.bulk(body=b"\n".join(lines).decode() + "\n")
+            except TransportError as error:
+                if error.status_code not in _BUSY:
+                    raise
+                # It may refuse the whole request as well as single actions.
+                yield from ((action, error.status_code, error.error) for action in actions)
+                return
         if answer["errors"]:
             for action, item in zip(actions, answer["items"], strict=True):
                 result = item[action.verb]
