@@ -138,9 +138,10 @@ class Core:
         """Play one record of the log."""
         self._replaying.replay(record)
 
-    def learn_ids(self) -> None:
-        """After the last record: ids that must be unique, of messages that came from other queues, are looked up."""
-        self._replaying.learn_ids()
+    def learn_facts(self) -> None:
+        """After the last record: ids that must be unique, and sizes that count, of messages that came from other queues
+        are looked up."""
+        self._replaying.learn_facts()
 
     def resume(self, now: int, begun: Begun = lambda event, first, count: None, *, keep: bool = False) -> None:
         """After the last record: nobody holds a delivery any more, and memory queues have lost their messages.
@@ -149,7 +150,7 @@ class Core:
         theirs, and `release_unclaimed` puts back the rest.
         """
         self.recorder.at(now)
-        self.learn_ids()
+        self.learn_facts()
         recanted = self.spool.recant(self.recorder.now)
         if recanted is not None:
             self.recorder.change(recanted)
