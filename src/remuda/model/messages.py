@@ -74,7 +74,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         ids = [row.id for row in rows]
         return cls(
             bodies=[row.body for row in rows],
-            ids=ids if any(ids) else None,
+            ids=ids if any(map(_is_given, ids)) else None,
             **{name: fold([getattr(row, name) for row in rows]) for name in _SHARED},
         )
 
@@ -84,7 +84,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return cls(
             bodies=[message.body],
             name=message.name,
-            ids=[message.id] if message.id else None,
+            ids=[message.id] if _is_given(message.id) else None,
             topics=message.topics,
             object=message.object,
             key=message.key,
@@ -213,6 +213,11 @@ if columns is not None:
     columns.set_messages(Message, Messages)
     with_id = columns.with_id
     of_plain = columns.of_plain
+
+
+def _is_given(own: Any) -> bool:
+    """Whether a message has an id, be it wrong: nothing is asked of it that only a text must know."""
+    return bool(own) if type(own) is str else own is not None
 
 
 def _plain_texts(headers: Mapping[str, str]) -> bool:
