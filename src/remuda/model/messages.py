@@ -139,12 +139,12 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         bodies, name, ids, *values = astuple(self)[:_WIDTH]
         long = [(at, column) for at, column in enumerate(values) if type(column) is list]
         names = name if type(name) is list else None
-        headers = values[_HEADERS]
+        shared = None if type(values[_HEADERS]) is list else dict(values[_HEADERS]).copy
         for row, body in enumerate(bodies):
             for at, column in long:
                 values[at] = column[row]
             own = "" if ids is None else str(ids[row])
-            values[_HEADERS] = dict(values[_HEADERS] if type(headers) is list else headers)
+            values[_HEADERS] = dict(values[_HEADERS]) if shared is None else shared()
             yield Message(name if names is None else names[row], body, own, *values)
 
     def id(self, row: int) -> str:
