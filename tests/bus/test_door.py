@@ -51,6 +51,29 @@ def test_any_other_priority_is_refused(priority: Any) -> None:
         bus.publish("a", 1, priority=priority)
 
 
+class Ambiguous:
+    """As an array of numbers: neither true nor false, and equal to nothing."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of this is ambiguous")
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("id", [Ambiguous(), 5, b"5"])
+def test_m4_an_id_that_is_no_text_is_refused_by_its_name(id: Any) -> None:
+    with Bus() as bus:
+        with pytest.raises(InvalidMessage, match="id"):
+            bus.publish("a", 1, id=id)
+        for messages in Message("a", b"", id=id), [Message("a", b""), Message("a", b"", id=id)]:
+            with pytest.raises(InvalidMessage, match="id"):
+                bus.publish_messages(messages)
+        assert not any(info.size for info in bus.broker.queues())
+
+
 @pytest.mark.parametrize("option", ["delay", "expires"])
 @pytest.mark.parametrize("value", ["soon", -1, float("nan"), True])
 def test_a_wrong_duration_is_refused_by_its_name(option: str, value: Any) -> None:

@@ -63,7 +63,7 @@ class Publishing(Conformance):
         broker.publish(Message("orders", b"0", headers=headers, key="k"))
         broker.publish(Messages(name="orders", bodies=bodies, headers=headers))
         broker.publish(Messages(name="orders", bodies=bodies, ids=ids, headers=headers))
-        broker.publish(Messages(name="orders", bodies=[b"2", b"3"], headers=rows))
+        broker.publish(Messages(name="orders", bodies=[b"2", b"3"], headers=cast(Any, rows)))
         headers["step"], bodies[0], ids[0] = "2", b"changed", "changed"
         rows[0]["row"] = rows[1]["row"] = "changed"
         seen = pulled(broker, count=10)

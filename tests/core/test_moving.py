@@ -192,3 +192,45 @@ def test_q12_an_id_that_came_with_a_move_is_its_messages_after_a_restart_too() -
     assert bench.do(Move("other", "q", MessageFilter(states=frozenset({State.QUEUED})))) == 1
     again = Publish(Messages(bodies=[b"c"], name="q", ids=["x"]), queue="q")
     assert list(bench.restarted(facts_of=facts).apply(again, bench.now).refusals) == [0]
+
+
+def test_q6_bytes_that_come_from_another_queue_or_back_count_towards_the_limit() -> None:
+    def facts(offset: int) -> MessageFacts:
+        return MessageFacts(str(offset), 6)
+
+    bench = Bench({**PULL, "byte_limit": 10}, facts_of=facts)
+    bench.declare("other", PULL)
+    queue = bench.core.queues["q"]
+    for _ in range(2):
+        bench.publish("6bytes", name="other")
+    everything = MessageFilter(states=frozenset({State.QUEUED}))
+    assert bench.do(Move("other", "q", everything)) == 1
+    assert queue.bytes == 6
+    assert list(bench.publish("6bytes").refusals) == [0]
+    assert bench.restarted(facts_of=facts).queues["q"].bytes == 6
+
+    bench.answer(bench.pull(), Outcome.DEAD)
+    assert queue.bytes == 0
+    assert bench.publish("6bytes").accepted == 1
+    assert bench.reprocess() == 0, "there is no room for it yet"
+    bench.answer(bench.pull(), Outcome.ACK)
+    assert bench.reprocess() == 1
+    assert queue.bytes == 6
+    assert bench.restarted(facts_of=facts).queues["q"].bytes == 6
+    bench.answer(bench.pull(), Outcome.ACK)
+    assert queue.bytes == 0
+
+
+def test_q6_a_dead_letter_queue_keeps_its_limit_of_bytes() -> None:
+    bench = Bench({**PULL, "dead_letter_queue": "dead"}, facts_of=lambda offset: MessageFacts(str(offset), 6))
+    bench.declare("dead", {**PULL, "byte_limit": 15, "limit_exceeded": "delete-oldest"})
+    for _ in range(5):
+        bench.publish("6bytes")
+        bench.answer(bench.pull(), Outcome.DEAD)
+    dead = bench.core.queues["dead"]
+    assert (dead.ready.size, dead.bytes) == (2, 12)
+    bench.configure("dead", limit_exceeded="reject-new")
+    bench.publish("6bytes")
+    bench.answer(bench.pull(), Outcome.DEAD)
+    assert (dead.ready.size, dead.bytes) == (2, 12)
+    assert bench.core.info("q").dead == 1, "what finds no room is parked where it was"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remuda.model import messages
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import Message, Priority
 from remuda.model.messages import MAX_ID_BYTES, Messages, fold
@@ -103,3 +104,24 @@ def test_m4_columns_that_cannot_be_stored_are_refused_whole(columns: dict[str, A
 
 def test_m4_an_own_id_may_have_255_bytes() -> None:
     Messages(bodies=[b""], name="q", ids=["x" * MAX_ID_BYTES]).checked()
+
+
+@pytest.mark.parametrize("headers", [{}, {"a": "1"}, {"ü": "1"}])
+def test_m2_a_batch_shares_nothing_with_what_it_was_made_of(headers: dict[str, str]) -> None:
+    message, bodies, ids = Message("q", b"1", headers=headers), [b"1"], ["x"]
+    before = dict(headers)
+    made = [
+        messages.of_plain(message), Messages.of_plain(message), Messages.of_one(message).checked(),
+        Messages(bodies, "q", headers=headers).checked(),
+        Messages(bodies, "q", ids, headers=cast(Any, [headers])).checked(),
+    ]  # fmt: skip
+    headers["a"], bodies[0], ids[0] = "2", b"2", "y"
+    for batch in made:
+        if batch is None:  # a plain batch has plain headers
+            assert not all(map(str.isascii, before))
+            continue
+        assert batch.bodies == [b"1"]
+        assert batch.id(0) in ("", "x")
+        for row in (batch[0], *batch, *batch.rows()):
+            assert row.headers == before
+            cast(dict[str, str], row.headers)["a"] = "3"

@@ -123,28 +123,36 @@ def room(queue: Queue) -> int:
     if queue.status not in ACCEPTING:
         return 0
     if not options.message_limit:
-        full = options.byte_limit and queue.bytes >= options.byte_limit
-        return 0 if full and options.limit_exceeded is LimitExceeded.REJECT_NEW else _ANY
+        return _ANY
     if options.limit_exceeded is LimitExceeded.DELETE_OLDEST:
         return _ANY if queue.flights.size < options.message_limit else 0
     return max(options.message_limit - queue.size, 0)
 
 
+def byte_room(queue: Queue) -> int:
+    """How many bytes may come from another queue."""
+    options = queue.options
+    if not options.byte_limit or options.limit_exceeded is LimitExceeded.DELETE_OLDEST:
+        return _ANY
+    return max(options.byte_limit - queue.bytes, 0)
+
+
 def taken(queue: Queue, first: int, count: int, facts_of: FactsOf) -> list[tuple[int, int, bool]]:
     """Which of these messages a queue takes from another one, by all of its limits: runs in order, each with whether it
     is taken."""
-    left, options = room(queue), queue.options
-    if not (left and (options.message_size_limit or options.unique_ids)):
+    left, space, options = room(queue), byte_room(queue), queue.options
+    if not (left and (space < _ANY or options.message_size_limit or options.unique_ids)):
         fit = min(left, count)
         return [run for run in ((first, fit, True), (first + fit, count - fit, False)) if run[1]]
     runs: list[tuple[int, int, bool]] = []
     ids: set[str] = set()
     for offset in range(first, first + count):
         facts = facts_of(offset)
-        fits = left > 0 and (facts is None or _suits(queue, offset, facts, ids))
+        fits = left > 0 and (space > 0 if facts is None else facts.size <= space and _suits(queue, offset, facts, ids))
         if fits:
             left -= 1
             if facts is not None:
+                space -= facts.size
                 ids.add(facts.id)
         if runs and runs[-1][2] is fits:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1, fits)

@@ -43,10 +43,13 @@ class Operating:
         for piece in chosen:
             waits = piece.state is State.RETRY
             count = piece.count if waits or not limit else min(piece.count, limit - queue.size)
+            if count > 0 and not waits:
+                count = self._registry.fitting(queue, piece.first, count)
             if count <= 0:
                 continue
             again = Event(queue.name, State.QUEUED, piece.first, count, reason="reprocessed", who=command.who)
             self._recorder.event(queue, piece.state, again)
+            self._registry.learn_sizes(queue, piece.first, count)
             sent += count
         self._registry.after(queue)
         return sent

@@ -278,15 +278,16 @@ class Registry:
             at = first + count
         if at < end:
             self._enter_part(queue, State.LOGGED, event, at, end - at)
-        self.learn_ids(queue, event.first, event.count)
+        self.learn_facts(queue, event.first, event.count)
         self.evict(queue)
         self.touch(queue.name)
 
     def _enter_part(self, queue: Queue, source: State, event: Event, first: int, count: int) -> None:
         self.recorder.event(queue, source, msgspec.structs.replace(event, first=first, count=count))
 
-    def learn_ids(self, queue: Queue, first: int, count: int) -> None:
-        """In a queue with unique ids: note the ids of messages that came from another queue."""
+    def learn_facts(self, queue: Queue, first: int, count: int) -> None:
+        """Note the ids and sizes of messages that came from another queue, where the queue's limits need them."""
+        self.learn_sizes(queue, first, count)
         if not queue.options.unique_ids:
             return
         for offset in range(first, first + count):
@@ -295,6 +296,27 @@ class Registry:
                 queue.id_of[offset] = facts.id
                 if live and not _is_held(queue, queue.offset_of.get(facts.id)):
                     queue.offset_of[facts.id] = offset
+
+    def learn_sizes(self, queue: Queue, first: int, count: int) -> None:
+        if not queue.options.byte_limit:
+            return
+        for _, start, size, _ in whereabouts(queue, first, count):
+            for offset in range(start, start + size):
+                if offset not in queue.sizes and (facts := self._facts(offset)) is not None:
+                    queue.remember_size(offset, facts.size)
+
+    def fitting(self, queue: Queue, first: int, count: int) -> int:
+        """How many of these messages, from the first on, would still be within the limit of bytes."""
+        limit = queue.options.byte_limit
+        if not limit:
+            return count
+        left = limit - queue.bytes
+        for taken in range(count):
+            facts = self._facts(first + taken)
+            left -= 0 if facts is None else facts.size
+            if left < 0:
+                return taken
+        return count
 
     def _facts(self, offset: int) -> MessageFacts | None:
         fresh = self.recorder.fresh(offset)

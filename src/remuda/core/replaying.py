@@ -8,6 +8,7 @@ from remuda.core import admission
 from remuda.core.compacter import Compacter
 from remuda.core.exchanging import Exchanging
 from remuda.core.publishing import Publishing
+from remuda.core.queue import Queue
 from remuda.core.registry import Registry
 from remuda.core.spool import Spool
 from remuda.model.durations import DAY
@@ -65,11 +66,11 @@ class Replaying:
             case ExchangeChange():
                 self._exchanging.play(record)
 
-    def learn_ids(self) -> None:
+    def learn_facts(self) -> None:
         """After the last record, when messages can be looked up."""
         for name, first, count in self._arrived:
             if name in self._registry.queues:
-                self._registry.learn_ids(self._registry.queues[name], first, count)
+                self._registry.learn_facts(self._registry.queues[name], first, count)
         self._arrived.clear()
 
     def _replay_messages(self, record: Appended) -> None:
@@ -94,7 +95,7 @@ class Replaying:
             queue = self._registry.queues.get(event.queue)
             if queue is not None:
                 queue.evolve(event, record.time, position)
-                if event.state is State.QUEUED and queue.options.unique_ids and event.first not in queue.id_of:
+                if event.state is State.QUEUED and _has_unknown(queue, event.first):
                     self._arrived.append((event.queue, event.first, event.count))
             recorder.note_end(event, record.time)
         recorder.next_position = max(recorder.next_position, record.first + len(record))
@@ -148,3 +149,9 @@ class Replaying:
         given = [number for number in numbers if time_of(number) < record.created + _ID_HORIZON]
         if given:
             self._snowflakes.resume(max(given))
+
+
+def _has_unknown(queue: Queue, offset: int) -> bool:
+    """Whether something counts here that is not known of a message."""
+    options = queue.options
+    return (options.unique_ids and offset not in queue.id_of) or (options.byte_limit > 0 and offset not in queue.sizes)

@@ -74,7 +74,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         ids = [row.id for row in rows]
         return cls(
             bodies=[row.body for row in rows],
-            ids=ids if any(ids) else None,
+            ids=ids if any(map(_is_given, ids)) else None,
             **{name: fold([getattr(row, name) for row in rows]) for name in _SHARED},
         )
 
@@ -84,7 +84,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return cls(
             bodies=[message.body],
             name=message.name,
-            ids=[message.id] if message.id else None,
+            ids=[message.id] if _is_given(message.id) else None,
             topics=message.topics,
             object=message.object,
             key=message.key,
@@ -139,12 +139,12 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         bodies, name, ids, *values = astuple(self)[:_WIDTH]
         lists = [(at, column) for at, column in enumerate(values) if type(column) is list]
         names = name if type(name) is list else None
-        headers = values[_HEADERS]
+        shared = None if type(values[_HEADERS]) is list else dict(values[_HEADERS]).copy
         for row, body in enumerate(bodies):
             for at, column in lists:
                 values[at] = column[row]
             own = "" if ids is None else str(ids[row])
-            values[_HEADERS] = dict(values[_HEADERS] if type(headers) is list else headers)
+            values[_HEADERS] = dict(values[_HEADERS]) if shared is None else shared()
             yield Message(name if names is None else names[row], body, own, *values)
 
     def id(self, row: int) -> str:
@@ -213,6 +213,11 @@ if columns is not None:
     columns.set_messages(Message, Messages)
     with_id = columns.with_id
     of_plain = columns.of_plain
+
+
+def _is_given(own: Any) -> bool:
+    """Whether a message has an id, be it wrong: nothing is asked of it that only a text must know."""
+    return bool(own) if type(own) is str else own is not None
 
 
 def _plain_texts(headers: Mapping[str, str]) -> bool:

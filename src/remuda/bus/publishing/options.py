@@ -143,7 +143,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
 
     def _headers(self, topic: str, inherited: Mapping[str, str]) -> dict[str, str]:
         check_target("topic", topic)
-        if self.id != "":
+        if type(self.id) is not str or self.id:
             check_storable("id", self.id)
         if self.object is not None:
             check_storable("object", self.object)
