@@ -251,7 +251,7 @@ def rebuilt(sim: Simulation, disk: SimulatedDisk) -> Core | None:
         core.replay(record)
     if found.report.state_lost or found.report.damages:
         return None
-    core.learn_ids()
+    core.learn_facts()
     log.close()
     return core
 

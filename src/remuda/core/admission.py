@@ -134,18 +134,21 @@ def taken(queue: Queue, first: int, count: int, facts_of: FactsOf) -> list[tuple
     """Which of these messages a queue takes from another one, by all of its limits: runs in order, each with whether it
     is taken."""
     left, options = room(queue), queue.options
-    if not (left and (options.message_size_limit or options.unique_ids)):
+    counts_bytes = options.byte_limit and options.limit_exceeded is LimitExceeded.REJECT_NEW
+    if not (left and (options.message_size_limit or options.unique_ids or counts_bytes)):
         fit = min(left, count)
         return [run for run in ((first, fit, True), (first + fit, count - fit, False)) if run[1]]
     runs: list[tuple[int, int, bool]] = []
     ids: set[str] = set()
+    free_bytes = options.byte_limit - queue.bytes if counts_bytes else _ANY
     for offset in range(first, first + count):
         facts = facts_of(offset)
-        fits = left > 0 and (facts is None or _suits(queue, offset, facts, ids))
+        fits = left > 0 and (facts is None or (facts.size <= free_bytes and _suits(queue, offset, facts, ids)))
         if fits:
             left -= 1
             if facts is not None:
                 ids.add(facts.id)
+                free_bytes -= facts.size
         if runs and runs[-1][2] is fits:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1, fits)
         else:

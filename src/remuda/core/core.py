@@ -138,9 +138,9 @@ class Core:
         """Apply one record of the log."""
         self._replaying.replay(record)
 
-    def learn_ids(self) -> None:
-        """After the last record: look up the ids of messages that moved to a queue with unique ids."""
-        self._replaying.learn_ids()
+    def learn_facts(self) -> None:
+        """After the last record: look up the ids and sizes of messages that moved, for the limits of their queues."""
+        self._replaying.learn_facts()
 
     def resume(self, now: int, begun: Begun = lambda event, first, count: None, *, keep: bool = False) -> None:
         """After the last record: put back all deliveries, and end the messages that memory queues have lost.
@@ -149,7 +149,7 @@ class Core:
         `release_unclaimed` puts back the rest.
         """
         self.recorder.at(now)
-        self.learn_ids()
+        self.learn_facts()
         retracted = self.spool.retract(self.recorder.now)
         if retracted is not None:
             self.recorder.change(retracted)

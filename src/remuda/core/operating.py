@@ -43,6 +43,7 @@ class Operating:
                 continue
             again = Event(queue.name, State.QUEUED, piece.first, count, reason="reprocessed", who=command.who)
             self._recorder.event(queue, piece.state, again)
+            self._registry.learn_facts(queue, piece.first, count)
             sent += count
         self._registry.after(queue)
         return sent

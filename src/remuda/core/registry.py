@@ -278,23 +278,30 @@ class Registry:
             at = first + count
         if at < end:
             self._enter_part(queue, State.LOGGED, event, at, end - at)
-        self.learn_ids(queue, event.first, event.count)
+        self.learn_facts(queue, event.first, event.count)
         self.evict(queue)
         self.touch(queue.name)
 
     def _enter_part(self, queue: Queue, source: State, event: Event, first: int, count: int) -> None:
         self.recorder.event(queue, source, msgspec.structs.replace(event, first=first, count=count))
 
-    def learn_ids(self, queue: Queue, first: int, count: int) -> None:
-        """In a queue with unique ids: note the ids of messages that came from another queue."""
-        if not queue.options.unique_ids:
+    def learn_facts(self, queue: Queue, first: int, count: int) -> None:
+        """Note the ids and sizes of messages that came from another queue, or from parking, if limits need them."""
+        options = queue.options
+        if not (options.unique_ids or options.byte_limit):
             return
         for offset in range(first, first + count):
             live, parked = whereabouts(queue, offset, 1), queue.parked.find(offset, 1)
-            if (live or parked) and offset not in queue.id_of and (facts := self._facts(offset)) is not None:
+            needs_id = options.unique_ids and (live or parked) and offset not in queue.id_of
+            needs_size = options.byte_limit and live and offset not in queue.sizes
+            if not (needs_id or needs_size) or (facts := self._facts(offset)) is None:
+                continue
+            if needs_id:
                 queue.id_of[offset] = facts.id
                 if live and not _is_held(queue, queue.offset_of.get(facts.id)):
                     queue.offset_of[facts.id] = offset
+            if needs_size:
+                queue.remember_size(offset, facts.size)
 
     def _facts(self, offset: int) -> MessageFacts | None:
         fresh = self.recorder.fresh(offset)

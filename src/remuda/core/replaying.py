@@ -8,7 +8,8 @@ from remuda.core import admission
 from remuda.core.compacter import Compacter
 from remuda.core.exchanging import Exchanging
 from remuda.core.publishing import Publishing
-from remuda.core.registry import Registry
+from remuda.core.queue import Queue
+from remuda.core.registry import Registry, whereabouts
 from remuda.core.spool import Spool
 from remuda.model.durations import DAY
 from remuda.model.ids import Snowflakes, time_of
@@ -50,7 +51,8 @@ class Replaying:
         self._spool = spool
         self.found: dict[str, int] = {}
         self._arrived: list[tuple[str, int, int]] = []
-        """Messages that moved to a queue with unique ids. Their ids are not in the events and must be looked up."""
+        """Messages that came from another queue, or from parking, to one whose limits need ids or sizes. These are not
+        in the events and must be looked up."""
 
     def replay(self, record: Record) -> None:
         match record:
@@ -65,11 +67,11 @@ class Replaying:
             case ExchangeChange():
                 self._exchanging.play(record)
 
-    def learn_ids(self) -> None:
+    def learn_facts(self) -> None:
         """After the last record, when messages can be looked up."""
         for name, first, count in self._arrived:
             if name in self._registry.queues:
-                self._registry.learn_ids(self._registry.queues[name], first, count)
+                self._registry.learn_facts(self._registry.queues[name], first, count)
         self._arrived.clear()
 
     def _replay_messages(self, record: Appended) -> None:
@@ -93,9 +95,9 @@ class Replaying:
                 self._ensure_queue(event.queue, event.count)
             queue = self._registry.queues.get(event.queue)
             if queue is not None:
-                queue.evolve(event, record.time, position)
-                if event.state is State.QUEUED and queue.options.unique_ids and event.first not in queue.id_of:
+                if event.state is State.QUEUED and _needs_facts(queue, event.first):
                     self._arrived.append((event.queue, event.first, event.count))
+                queue.evolve(event, record.time, position)
             recorder.note_end(event, record.time)
         recorder.next_position = max(recorder.next_position, record.first + len(record))
 
@@ -148,3 +150,11 @@ class Replaying:
         given = [number for number in numbers if time_of(number) < record.created + _ID_HORIZON]
         if given:
             self._snowflakes.resume(max(given))
+
+
+def _needs_facts(queue: Queue, offset: int) -> bool:
+    """Whether the limits of a queue need to know more of a message that is about to enter it."""
+    options = queue.options
+    if options.unique_ids and offset not in queue.id_of:
+        return True
+    return bool(options.byte_limit) and offset not in queue.sizes and not whereabouts(queue, offset, 1)
