@@ -38,7 +38,7 @@ def test_a_failing_handler_is_logged_and_the_others_go_on(caplog: pytest.LogCapt
     assert board.flush(60)
     board.close()
     assert len(heard) == 2
-    assert caplog.text.count("a handler failed on produced of queue orders; the others go on") == 2
+    assert caplog.text.count("a handler failed on notice 'produced' of queue orders") == 2
 
 
 def test_posting_never_waits_for_a_handler() -> None:

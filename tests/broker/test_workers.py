@@ -131,3 +131,9 @@ def test_m4_a_folder_of_numbers_that_others_can_write_to_is_refused(tmp_path: Pa
     with pytest.raises(StorageError, match="should be a folder"):
         claim_worker(None, tmp_path / "link")
     assert list(elsewhere.iterdir()) == []
+
+
+def test_m4_a_folder_for_temporary_files_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"no worker number can be claimed.*Not a directory.*set TMPDIR"):
+        claim_worker(None, tmp_path / "file" / "workers")

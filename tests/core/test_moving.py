@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.core.extensions import MessageFacts
-from remuda.model.commands import Move, Publish
+from remuda.model.commands import Clear, Move, Publish
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.options import Status
@@ -234,3 +234,38 @@ def test_q6_a_dead_letter_queue_keeps_its_limit_of_bytes() -> None:
     bench.answer(bench.pull(), Outcome.DEAD)
     assert (dead.ready.size, dead.bytes) == (2, 12)
     assert bench.core.info("q").dead == 1, "what finds no room is parked where it was"
+
+
+def ten_bytes(offset: int) -> MessageFacts:
+    return MessageFacts("", 10)
+
+
+def test_q6_bytes_of_messages_that_moved_here_count_towards_the_limit() -> None:
+    bench = Bench(PULL, facts_of=ten_bytes)
+    bench.declare("small", {**PULL, "byte_limit": 35})
+    bench.publish(*["x" * 10] * 5)
+    assert bench.move("small", states=frozenset({State.QUEUED})) == 3
+    assert (bench.core.queues["small"].bytes, bench.core.queues["q"].waiting) == (30, 2)
+    full = Publish(Messages(bodies=[b"x" * 10], name="small"), queue="small")
+    assert list(bench.do(full).refusals) == [0]
+    assert list(bench.restarted(facts_of=ten_bytes).apply(full, bench.now).refusals) == [0]
+    bench.do(Clear("small"))
+    assert bench.core.queues["small"].bytes == 0
+
+
+def test_q6_a_queue_of_limited_bytes_evicts_for_messages_that_move_here() -> None:
+    bench = Bench({**PULL, "dead_letter_queue": "dead"}, facts_of=ten_bytes)
+    bench.declare("dead", {**PULL, "byte_limit": 20, "limit_exceeded": "delete-oldest"})
+    bench.publish(*["x" * 10] * 3)
+    for _ in range(3):
+        bench.answer(bench.pull(), Outcome.DEAD)
+    assert (bench.line("dead"), bench.core.queues["dead"].bytes) == ([1, 2], 20)
+
+
+def test_q6_bytes_of_messages_that_are_reprocessed_count_towards_the_limit() -> None:
+    bench = Bench({**PULL, "byte_limit": 20}, facts_of=ten_bytes)
+    bench.publish("x" * 10)
+    bench.answer(bench.pull(), Outcome.INVALID)
+    assert bench.core.queues["q"].bytes == 0
+    assert bench.reprocess(states=frozenset({State.INVALID})) == 1
+    assert bench.core.queues["q"].bytes == bench.restarted(facts_of=ten_bytes).queues["q"].bytes == 10

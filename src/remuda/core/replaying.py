@@ -51,7 +51,8 @@ class Replaying:
         self._spool = spool
         self.found: dict[str, int] = {}
         self._arrived: list[tuple[str, int, int]] = []
-        """Messages that moved to a queue with unique ids. Their ids are not in the events and must be looked up."""
+        """Messages that came from another queue, or from parking, to one whose limits need ids or sizes. These are not
+        in the events and must be looked up."""
 
     def replay(self, record: Record) -> None:
         match record:

@@ -55,7 +55,7 @@ class Url(msgspec.Struct, frozen=True):
     vhost: str | None = None
     """AMQP's virtual host."""
     options: tuple[tuple[str, str], ...] = ()
-    """What stands behind the question mark, decoded and in order."""
+    """The query of the URL, decoded and in order."""
 
     @property
     def is_directory(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 from remuda.model.errors import RemudaError
 
 _TEXT: Final = (
-    "the broker cannot be called from within one of its own calls: by an extension, or by a signal handler or "
+    "the broker cannot be called from inside one of its own calls: by an extension, or by a signal handler or "
     "finalizer that interrupts the call; nothing was changed. Call it from another thread"
 )
 

@@ -33,9 +33,19 @@ def claim_worker(configured: int | None, directory: Path | None = None) -> Worke
     """
     if configured is not None:
         return WorkerClaim(configured, None)
-    place = directory or Path(tempfile.gettempdir()) / f"remuda-workers-{os.getuid()}"
-    place.mkdir(mode=0o700, exist_ok=True)
-    _check_owned(place)
+    try:
+        place = directory or Path(tempfile.gettempdir()) / f"remuda-workers-{os.getuid()}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        _check_owned(place)
+        return _claim_free(place)
+    except OSError as error:
+        raise StorageError(
+            f"no worker number can be claimed in the folder for temporary files: {error}; nothing was changed. Fix "
+            "that, set TMPDIR to another folder, or set the broker option 'worker'"
+        ) from error
+
+
+def _claim_free(place: Path) -> WorkerClaim:
     start = os.getpid() % WORKERS
     for step in range(WORKERS):
         number = (start + step) % WORKERS

@@ -90,7 +90,7 @@ class Consuming:
             held = HeldDelivery(queue, consumer, channel, fetcher, groups, now, deadline)
             self.held.add(held)
             lease = held.lease
-        self._tell_fetched(queue, consumer, groups, silent, now)
+        self._record_fetched(queue, consumer, groups, silent, now)
         return _dispatch(queue, consumer, tag, lease, groups, deadline, fetcher), as_messages(groups)
 
     def settle(
@@ -109,11 +109,11 @@ class Consuming:
             done = (held.queue, now, settlement.consumer, settlement.outcome.value)
             self._post(NoticeKind.ACKNOWLEDGED, numbers_of(groups), *done)
         if settlement.outcome is Outcome.ACK:
-            self._tell_succeeded(held.queue, groups, settlement.consumer, now)
+            self._record_succeeded(held.queue, groups, settlement.consumer, now)
             return held.channel.ack(deliveries_of(groups))
         items = items_of(groups)
         plan = settling.plan(held, items, settlement, definition, now)
-        self.tell(plan.events, now)
+        self.record(plan.events, now)
 
         def carry_out() -> Future[int]:
             if not self._settler.is_ready(plan):
@@ -152,11 +152,11 @@ class Consuming:
         plan = settling.plan(held, items, Settlement(Outcome.NACK, LATE), definition, now)
         if self._notices.wanted:
             self._post(NoticeKind.ACKNOWLEDGE_TIMED_OUT, numbers_of(groups), held.queue, now)
-        self.tell(plan.events, now)
+        self.record(plan.events, now)
         self._settler.prepare(plan)
         self._settler.carry_out(plan, held.channel, items, held.fetcher)
 
-    def tell(self, events: list[Event], now: int) -> None:
+    def record(self, events: list[Event], now: int) -> None:
         """Count states, and log the events."""
         for event in events:
             self._count(event.queue, event.state, event.count)
@@ -190,7 +190,7 @@ class Consuming:
             if left:
                 fit.append(group.choose(left))
         if aside:
-            self.tell(plan.events, now)
+            self.record(plan.events, now)
             if self._notices.wanted:
                 numbers = [event.first for event in plan.events if event.reason == "expired"]
                 self._post(NoticeKind.TIMED_OUT, numbers, queue, now)
@@ -210,7 +210,7 @@ class Consuming:
 
         self._background(work)
 
-    def _tell_fetched(self, queue: str, consumer: str, groups: list[Group], silent: bool, now: int) -> None:
+    def _record_fetched(self, queue: str, consumer: str, groups: list[Group], silent: bool, now: int) -> None:
         if self._keeps_records:
             events = [
                 Event(queue, State.FETCHED, first, count, consumer, attempt)
@@ -219,16 +219,16 @@ class Consuming:
             ]
             if silent:
                 events += [Event(queue, State.KICKED, one.first, one.count, consumer) for one in list(events)]
-            self.tell(events, now)
+            self.record(events, now)
         else:
             for state in (State.FETCHED, State.KICKED) if silent else (State.FETCHED,):
                 self._count(queue, state, count_of(groups))
         if self._notices.wanted:
             self._post(NoticeKind.CONSUMED, numbers_of(groups), queue, now, consumer)
 
-    def _tell_succeeded(self, queue: str, groups: list[Group], consumer: str | None, now: int) -> None:
+    def _record_succeeded(self, queue: str, groups: list[Group], consumer: str | None, now: int) -> None:
         if self._keeps_records:
-            self.tell(settling.succeeded(queue, numbers_of(groups), consumer), now)
+            self.record(settling.succeeded(queue, numbers_of(groups), consumer), now)
         else:
             for state in (State.SUCCESS, State.COMPLETED):
                 self._count(queue, state, count_of(groups))

@@ -235,7 +235,7 @@ class Definitions:
             for change in changes:
                 if change.token not in played:
                     played.add(change.token)
-                    self._tell(change, catalog.play(change))
+                    self._resolve(change, catalog.play(change))
             before, self.catalog = self.catalog, catalog
             for change in catalog.since(before, self._clock()):
                 self._on_change(change)
@@ -262,9 +262,9 @@ class Definitions:
         holds = self.catalog.play(change)
         if holds and change.action not in (PLANNED, BEGAN):
             self._on_change(change)
-        self._tell(change, holds)
+        self._resolve(change, holds)
 
-    def _tell(self, change: Change, holds: bool) -> None:
+    def _resolve(self, change: Change, holds: bool) -> None:
         with self._guard:
             awaited = self._awaited.get(change.token)
         if awaited is not None and not awaited.done():

@@ -172,7 +172,7 @@ class Operating:
                 fetcher.pause()
             self._sift(command.queue, end)
         self._runtime.remove(command)
-        self._runtime.consuming.tell(events, self._runtime.clock())
+        self._runtime.consuming.record(events, self._runtime.clock())
 
     def waiting(self, queue: str) -> list[tuple[int, int]]:
         """The numbers of waiting messages, in the queue's order. All of them are read and published again, since
@@ -226,7 +226,7 @@ class Operating:
                         _send_back(plan, queue, to, item, who)
                 runtime.settler.prepare(plan)
                 runtime.settler.carry_out(plan, channel, batch).result(60)
-                runtime.consuming.tell(plan.events, now)
+                runtime.consuming.record(plan.events, now)
                 count += len(batch)
 
         self._sift(queue + DEAD, sort)
@@ -252,7 +252,7 @@ class Operating:
                         plan.outgoing.append(Outgoing("", queue, properties, item.delivery.body))
                 runtime.settler.prepare(plan)
                 runtime.settler.carry_out(plan, channel, batch).result(60)
-                runtime.consuming.tell(plan.events, now)
+                runtime.consuming.record(plan.events, now)
 
         try:
             self._sift(queue, sort)

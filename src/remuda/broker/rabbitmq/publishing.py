@@ -220,7 +220,7 @@ class Publishing:
         due = cell(messages.due, row)
         return exchange_of(self.topology.level_made(due - now)) if due is not None and due - now > _AT_ONCE else None
 
-    def tell(self, messages: Messages, queues: Column[tuple[str, ...]], now: int) -> None:
+    def record(self, messages: Messages, queues: Column[tuple[str, ...]], now: int) -> None:
         """Count messages that were stored, log them, and post notices."""
         for names in queues if isinstance(queues, list) else [queues]:
             for name in names:
@@ -436,7 +436,7 @@ class Publication:
             )
             return
         first = number_of(messages.id(taken[0])) if taken else 0
-        self._tell(taken)
+        self._record(taken)
         places = {row: place for place, row in enumerate(taken)} if self._unroutable else {}
         self.future.set_result(
             Receipt(
@@ -449,15 +449,15 @@ class Publication:
             )
         )
 
-    def _tell(self, taken: Sequence[int]) -> None:
+    def _record(self, taken: Sequence[int]) -> None:
         parent, messages = self._parent, self._messages
         if not taken:
             return
         kept = messages if len(taken) == len(messages) else messages.take(taken)
         if self._routes is not None:
-            parent.tell(kept, fold([self._routes[row] for row in taken]), self._now)
+            parent.record(kept, fold([self._routes[row] for row in taken]), self._now)
             return
         command = msgspec.structs.replace(self._command, messages=kept)
         alike = type(kept.name) is not list and type(kept.topics) is not list
         rows = range(1 if alike else len(kept))
-        parent.tell(kept, fold([parent.queues_of(command, row) for row in rows]), self._now)
+        parent.record(kept, fold([parent.queues_of(command, row) for row in rows]), self._now)

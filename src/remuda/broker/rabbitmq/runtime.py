@@ -162,7 +162,7 @@ class Runtime:
         self.topology.remove(command.queue, known)
         held = self.consuming.held.drop(command.queue)
         ended = [Event(command.queue, State.DEAD, number, 1, reason="queue removed") for number in held]
-        self.consuming.tell(ended, now)
+        self.consuming.record(ended, now)
 
     def info(self, name: str) -> QueueInfo:
         self.check_open()
