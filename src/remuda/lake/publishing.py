@@ -100,7 +100,7 @@ class Publisher:
         found = link_files(self._root, table, known)
         went = frozenset().union(*listed.values()) - found.names
         first = table not in self._looked
-        damaged = (*found.damaged, *(self._removed(table) if went or found.fresh or first else ()))
+        damaged = (*found.damaged, *(self._removed(table) if went or first else ()))
         self._looked.add(table)
         told = []
         for kind, one in tables.items():

@@ -93,8 +93,8 @@ class _Sink:
         if "queue" in given and "queue" in _names(schema):
             raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")
         self.directory = directory(given["path"])
-        self.app = spool.check_app(given["appId"]) if "appId" in given else None
-        self.batch = whole_number(given, "batchId")
+        self.app = spool.check_chosen(given["appId"]) if "appId" in given else None
+        self.batch = whole_number(given, "batchId", most=spool.MOST_NUMBER)
         self.checkpoint = given.get("checkpointLocation")
         self.queue = read_name("queue", given["queue"]) if "queue" in given else None
 
