@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from remuda import lake
 from remuda.cli.app import app
+from remuda.lake import delta, iceberg, publishing
 from remuda.lake.files import folder_of, remove_links
 from remuda.lake.iceberg import catalog
 from remuda.lake.publishing import Publisher, version_at
@@ -162,6 +163,33 @@ def test_links_go_when_nobody_can_need_them(tmp_path: Path) -> None:
     time.sleep(0.05)
     assert remove_links(tmp_path, "messages", keep, 0.01) > 0
     assert by_delta(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_p6_versions_whose_files_have_gone_are_not_travelled_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 20, "keep")
+        publish(broker, 700)
+        seal(broker)
+        end = lake.publish(tmp_path, formats=[kind])[0].end
+        old = version_at(tmp_path, "messages", kind, end)
+        finish_and_expire(broker)
+        new = int(lake.publish(tmp_path, formats=[kind])[0].version)
+        assert version_at(tmp_path, "messages", kind, end) == old
+        for module in (publishing, iceberg, delta):
+            monkeypatch.setattr(module, "GRACE_SECONDS", 0.0)
+        for module in (iceberg, delta):
+            monkeypatch.setattr(module, "LEEWAY_SECONDS", 0.0)
+        links = set((folder_of(tmp_path, "messages") / "data").glob("*.parquet"))
+        lake.publish(tmp_path, formats=[kind])
+        assert set((folder_of(tmp_path, "messages") / "data").glob("*.parquet")) < links
+    assert version_at(tmp_path, "messages", kind, end) == new != old
+    assert READERS[kind](tmp_path, new) == READERS[kind](tmp_path)
+    if kind == "iceberg":
+        table = catalog(tmp_path).load_table("remuda.messages")
+        assert [one.snapshot_id for one in table.metadata.snapshots] == [new]
 
 
 def test_a_damaged_file_is_named_and_not_listed(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ from remuda.spark.tables import NUMBER
 
 TABLES: Final = "tables"
 GRACE_SECONDS: Final = 24 * 3600.0
+"""Links stay so long after no table lists them any more."""
+LEEWAY_SECONDS: Final = 60.0
+"""Versions that list a link go so much earlier."""
 
 
 class DataFile(msgspec.Struct, frozen=True):

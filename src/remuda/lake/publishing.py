@@ -66,10 +66,14 @@ class LakehouseTable(Protocol):
         """Make a version with other files, in one step; its name."""
         ...
 
+    def expire(self) -> None:
+        """Let the versions go whose files are about to go."""
+        ...
+
     def version(self) -> str: ...
 
     def version_at(self, end: int) -> str | None:
-        """The first version that reached to a number; None where none is kept that does."""
+        """The first version that reached to a number and can still be read; None where there is none."""
         ...
 
 
@@ -110,6 +114,8 @@ class Publisher:
             version = one.commit(added, dropped, end) if added or dropped or one.outdated() else one.version()
             location = str(folder_of(self._root, table))
             told.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
+        for one in tables.values():
+            one.expire()
         remove_links(self._root, table, found.names, GRACE_SECONDS)
         return told
 
@@ -134,7 +140,8 @@ def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[
 
 
 def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> int | None:
-    """The version of a table that first held the row before a number: for time travel by offset.
+    """The version of a table that first held the row before a number: for time travel by offset. One whose files have
+    gone since is passed over.
 
     As readers take it: the `version` of a `DeltaTable`, or the `snapshot_id` of a scan of Iceberg's.
     """
