@@ -272,7 +272,7 @@ def test_before_there_are_tables_it_says_so(tmp_path: Path) -> None:
         with pytest.raises(InvalidOption, match="give a directory as a path or a URL"):
             catalog(wrong)
     told = CliRunner().invoke(app, ["lake", "publish", str(tmp_path), "--format", "delta"])
-    assert told.stdout.splitlines()[0] == "messages (delta): no table yet, since nothing was sealed"
+    assert told.stdout.splitlines()[0] == "messages (delta): no table yet, since there is no sealed file to list"
 
 
 def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
