@@ -245,6 +245,14 @@ def test_p6_tables_that_were_copied_into_a_log_list_its_files_at_once(tmp_path: 
     assert by_delta(root) == by_iceberg(root) == list(range(1000))
 
 
+def test_p6_a_link_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    before = [one.version for one in lake.publish(tmp_path)]
+    next((folder_of(tmp_path, "messages") / "data").glob("*.parquet")).unlink()
+    assert [one.version for one in lake.publish(tmp_path)] == before
+    assert by_delta(tmp_path) == by_iceberg(tmp_path) == list(range(1000))
+
+
 @pytest.mark.parametrize("group", [False, True])
 def test_tables_are_for_those_who_may_read_the_log(tmp_path: Path, group: bool) -> None:
     with broker_at(tmp_path / "data", group=group, lake="both") as broker:

@@ -97,11 +97,9 @@ class DeltaLakehouse:
     def outdated(self) -> bool:
         if self._version < 0:
             return False
-        settings = self._metadata["configuration"]
-        return (
-            msgspec.json.decode(self._metadata["schemaString"]) != self._columns
-            or {**settings, **_SETTINGS} != settings
-        )
+        settings: dict[str, str] = self._metadata["configuration"]
+        columns: Action = msgspec.json.decode(self._metadata["schemaString"])
+        return columns != self._columns or {**settings, **_SETTINGS} != settings
 
     def listed(self) -> frozenset[str]:
         return frozenset(self._files)

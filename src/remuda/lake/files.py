@@ -59,15 +59,17 @@ class SealedNow(NamedTuple):
 
 
 def link_files(root: Path, table: str, known: frozenset[str]) -> SealedNow:
-    """Give lasting names to all files that are sealed now. Those `known` were linked and looked at before."""
+    """Give lasting names to all files that are sealed now. Those `known` were linked and looked at before;
+    if somebody has removed such a link, it is made again."""
     names: set[str] = set()
     fresh: list[DataFile] = []
     damaged: list[str] = []
     newest = ""
+    there = frozenset(_names(folder_of(root, table) / "data"))
     for source, told in sorted(_sealed(root, table)):
         newest = source
         name = f"data/{source.removesuffix('.parquet')}-{told[0]:x}-{told[1] // 1_000_000:x}.parquet"
-        if name in known:
+        if name in known and name.removeprefix("data/") in there:
             names.add(name)
             continue
         file = parse_sealed(f"sealed/{source}")
