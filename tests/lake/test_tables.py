@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
@@ -84,9 +85,9 @@ def test_engines_read_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     delta = polars.scan_delta(str(folder)).select(polars.col("offset").sum(), polars.len()).collect().row(0)
     table = catalog(tmp_path).load_table("remuda.messages")
     iceberg = polars.scan_iceberg(table).select(polars.col("offset").sum(), polars.len()).collect().row(0)
-    pattern = str(folder / "data" / "*.parquet")
+    listed = [str(folder / file) for file in DeltaTable(folder).file_uris()]
     with duckdb.connect() as connection:
-        found = connection.execute(f"select sum(\"offset\"), count(*) from read_parquet('{pattern}')").fetchall()
+        found = connection.execute('select sum("offset"), count(*) from read_parquet(?)', [listed]).fetchall()
     duck = found[0]
     assert delta == iceberg == duck == (end * (end - 1) // 2, end)
     row = table.scan(row_filter=f"offset == {end - 1}").to_arrow().to_pylist()[0]
@@ -139,7 +140,7 @@ def test_metadata_is_small(tmp_path: Path, kind: str) -> None:
     assert len(written) > 50
     assert max(written[1:]) <= 10_000
     data = folder_of(tmp_path, "messages") / "data"
-    assert {os.stat(path).st_ino for path in data.glob("*.parquet")} <= {
+    assert {os.stat(path).st_ino for path in data.glob("messages-*.parquet")} <= {
         os.stat(path).st_ino for path in (tmp_path / "sealed").iterdir()
     }
 
@@ -245,10 +246,30 @@ def test_p6_tables_that_were_copied_into_a_log_list_its_files_at_once(tmp_path: 
     assert by_delta(root) == by_iceberg(root) == list(range(1000))
 
 
+def test_p6_a_folder_that_holds_older_versions_too_is_not_read_as_plain_parquet(tmp_path: Path) -> None:
+    """A file that was shrunk is in it twice."""
+    half_sealed(tmp_path, 1500)
+    everything = str(folder_of(tmp_path, "messages") / "data" / "*.parquet")
+    readers: list[Callable[[], object]] = [
+        lambda: pq.read_table(folder_of(tmp_path, "messages") / "data"),
+        lambda: polars.read_parquet(everything),
+        lambda: duckdb.execute(f"select count(*) from read_parquet('{everything}')").fetchall(),
+    ]
+    for _ in range(2):
+        lake.publish(tmp_path)
+        for read in readers:
+            with pytest.raises(Exception, match=r"READ-THIS-TABLE-AS-DELTA-OR-ICEBERG|must end with PAR1"):
+                read()  # Polars does not say which file it is
+        assert by_delta(tmp_path) == by_iceberg(tmp_path) == list(range(1000))
+        DeltaTable(folder_of(tmp_path, "messages")).vacuum(
+            0, dry_run=False, enforce_retention_duration=False, full=True
+        )
+
+
 def test_p6_a_link_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
     half_sealed(tmp_path, 1500)
     before = [one.version for one in lake.publish(tmp_path)]
-    next((folder_of(tmp_path, "messages") / "data").glob("*.parquet")).unlink()
+    next((folder_of(tmp_path, "messages") / "data").glob("messages-*.parquet")).unlink()
     assert [one.version for one in lake.publish(tmp_path)] == before
     assert by_delta(tmp_path) == by_iceberg(tmp_path) == list(range(1000))
 

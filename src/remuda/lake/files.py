@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.lake.writing import make_folder
+from remuda.lake.writing import make_folder, replace_file
 from remuda.log.directory import DirectoryDisk
 from remuda.log.parquet import SealedParquet, Unreadable
 from remuda.log.segments import SealedFile, parse_sealed
@@ -23,6 +23,9 @@ from remuda.model.errors import StorageError
 from remuda.spark.tables import NUMBER
 
 TABLES: Final = "tables"
+PLAIN_READERS: Final = "READ-THIS-TABLE-AS-DELTA-OR-ICEBERG-NOT-AS-A-FOLDER.parquet"
+"""A file on which whoever reads the folder as plain Parquet fails, and in whose name the reason is."""
+_WHY: Final = b"This folder holds files of older versions too. The table's metadata says which of them are the table.\n"
 GRACE_SECONDS: Final = 24 * 3600.0
 """Links stay so long after no table lists them any more."""
 LEEWAY_SECONDS: Final = 60.0
@@ -94,6 +97,12 @@ def _sealed(root: Path, table: str) -> Iterator[tuple[str, tuple[int, int]]]:
                 with contextlib.suppress(FileNotFoundError):
                     told = entry.stat(follow_symlinks=False)
                     yield entry.name, (told.st_ino, told.st_mtime_ns)
+
+
+def warn_plain_readers(root: Path, table: str) -> None:
+    folder = folder_of(root, table) / "data"
+    if folder.is_dir() and not (folder / PLAIN_READERS).exists():
+        replace_file(folder / PLAIN_READERS, _WHY, sync=False)
 
 
 def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float = GRACE_SECONDS) -> int:
@@ -177,6 +186,6 @@ def _dropped_at(path: Path) -> float:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if name.endswith(".parquet")]
+        return [name for name in os.listdir(folder) if name.endswith(".parquet") and name != PLAIN_READERS]
     except FileNotFoundError:
         return []

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from remuda.lake.delta import DeltaLakehouse
-from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
+from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links, warn_plain_readers
 from remuda.lake.iceberg import IcebergLakehouse
 from remuda.lake.writing import make_folder, open_file
 from remuda.log.directory import MARKER
@@ -114,6 +114,7 @@ class Publisher:
             version = one.commit(added, dropped, end) if added or dropped or one.outdated() else one.version()
             location = str(folder_of(self._root, table))
             told.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
+        warn_plain_readers(self._root, table)
         for one in tables.values():
             one.expire()
         remove_links(self._root, table, found.names, GRACE_SECONDS)

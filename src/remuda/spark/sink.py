@@ -249,6 +249,9 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
                 f"the column {name!r} is the broker's to fill; leave it out, as in INSERT INTO log (name, body). "
                 "Nothing was published"
             )
+    if known.issuperset(_BY_BROKER) and batch.column("body").null_count:
+        # INSERT INTO fills the columns that a statement leaves out with nulls.
+        raise InvalidMessage("a row has no body, and a message needs one, if only an empty one; nothing was published")
     columns = {
         field.name: _cast(batch.column(field.name), field)
         if field.name in known
