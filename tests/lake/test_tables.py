@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from remuda import lake
 from remuda.cli.app import app
+from remuda.lake import delta, iceberg, publishing
 from remuda.lake.files import folder_of, remove_links
 from remuda.lake.iceberg import catalog
 from remuda.lake.publishing import Publisher, version_at
@@ -83,9 +85,9 @@ def test_engines_read_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     delta = polars.scan_delta(str(folder)).select(polars.col("offset").sum(), polars.len()).collect().row(0)
     table = catalog(tmp_path).load_table("remuda.messages")
     iceberg = polars.scan_iceberg(table).select(polars.col("offset").sum(), polars.len()).collect().row(0)
-    pattern = str(folder / "data" / "*.parquet")
+    listed = [str(folder / file) for file in DeltaTable(folder).file_uris()]
     with duckdb.connect() as connection:
-        found = connection.execute(f"select sum(\"offset\"), count(*) from read_parquet('{pattern}')").fetchall()
+        found = connection.execute('select sum("offset"), count(*) from read_parquet(?)', [listed]).fetchall()
     duck = found[0]
     assert delta == iceberg == duck == (end * (end - 1) // 2, end)
     row = table.scan(row_filter=f"offset == {end - 1}").to_arrow().to_pylist()[0]
@@ -138,7 +140,7 @@ def test_metadata_is_small(tmp_path: Path, kind: str) -> None:
     assert len(written) > 50
     assert max(written[1:]) <= 10_000
     data = folder_of(tmp_path, "messages") / "data"
-    assert {os.stat(path).st_ino for path in data.glob("*.parquet")} <= {
+    assert {os.stat(path).st_ino for path in data.glob("messages-*.parquet")} <= {
         os.stat(path).st_ino for path in (tmp_path / "sealed").iterdir()
     }
 
@@ -162,6 +164,33 @@ def test_links_go_when_nobody_can_need_them(tmp_path: Path) -> None:
     time.sleep(0.05)
     assert remove_links(tmp_path, "messages", keep, 0.01) > 0
     assert by_delta(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_p6_versions_whose_files_have_gone_are_not_travelled_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 20, "keep")
+        publish(broker, 700)
+        seal(broker)
+        end = lake.publish(tmp_path, formats=[kind])[0].end
+        old = version_at(tmp_path, "messages", kind, end)
+        finish_and_expire(broker)
+        new = int(lake.publish(tmp_path, formats=[kind])[0].version)
+        assert version_at(tmp_path, "messages", kind, end) == old
+        for module in (publishing, iceberg, delta):
+            monkeypatch.setattr(module, "GRACE_SECONDS", 0.0)
+        for module in (iceberg, delta):
+            monkeypatch.setattr(module, "LEEWAY_SECONDS", 0.0)
+        links = set((folder_of(tmp_path, "messages") / "data").glob("*.parquet"))
+        lake.publish(tmp_path, formats=[kind])
+        assert set((folder_of(tmp_path, "messages") / "data").glob("*.parquet")) < links
+    assert version_at(tmp_path, "messages", kind, end) == new != old
+    assert READERS[kind](tmp_path, new) == READERS[kind](tmp_path)
+    if kind == "iceberg":
+        table = catalog(tmp_path).load_table("remuda.messages")
+        assert [one.snapshot_id for one in table.metadata.snapshots] == [new]
 
 
 def test_a_damaged_file_is_named_and_not_listed(tmp_path: Path) -> None:
@@ -217,6 +246,34 @@ def test_p6_tables_that_were_copied_into_a_log_list_its_files_at_once(tmp_path: 
     assert by_delta(root) == by_iceberg(root) == list(range(1000))
 
 
+def test_p6_a_folder_that_holds_older_versions_too_is_not_read_as_plain_parquet(tmp_path: Path) -> None:
+    """A file that was shrunk is in it twice."""
+    half_sealed(tmp_path, 1500)
+    everything = str(folder_of(tmp_path, "messages") / "data" / "*.parquet")
+    readers: list[Callable[[], object]] = [
+        lambda: pq.read_table(folder_of(tmp_path, "messages") / "data"),
+        lambda: polars.read_parquet(everything),
+        lambda: duckdb.execute(f"select count(*) from read_parquet('{everything}')").fetchall(),
+    ]
+    for _ in range(2):
+        lake.publish(tmp_path)
+        for read in readers:
+            with pytest.raises(Exception, match=r"READ-THIS-TABLE-AS-DELTA-OR-ICEBERG|must end with PAR1"):
+                read()  # Polars does not say which file it is
+        assert by_delta(tmp_path) == by_iceberg(tmp_path) == list(range(1000))
+        DeltaTable(folder_of(tmp_path, "messages")).vacuum(
+            0, dry_run=False, enforce_retention_duration=False, full=True
+        )
+
+
+def test_p6_a_link_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    before = [one.version for one in lake.publish(tmp_path)]
+    next((folder_of(tmp_path, "messages") / "data").glob("messages-*.parquet")).unlink()
+    assert [one.version for one in lake.publish(tmp_path)] == before
+    assert by_delta(tmp_path) == by_iceberg(tmp_path) == list(range(1000))
+
+
 @pytest.mark.parametrize("group", [False, True])
 def test_tables_are_for_those_who_may_read_the_log(tmp_path: Path, group: bool) -> None:
     with broker_at(tmp_path / "data", group=group, lake="both") as broker:
@@ -244,7 +301,7 @@ def test_before_there_are_tables_it_says_so(tmp_path: Path) -> None:
         with pytest.raises(InvalidOption, match="give a directory as a path or a URL"):
             catalog(wrong)
     told = CliRunner().invoke(app, ["lake", "publish", str(tmp_path), "--format", "delta"])
-    assert told.stdout.splitlines()[0] == "messages (delta): no table yet, since nothing was sealed"
+    assert told.stdout.splitlines()[0] == "messages (delta): no table yet, since there is no sealed file to list"
 
 
 def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from remuda import open_broker
 from remuda.log import spool
 from remuda.log.spool import SPOOL_SCHEMA, DamagedBatch, SpoolBatch
+from remuda.model.errors import InvalidOption
 
 
 def laid(path: Path, app: str = "app", number: int = 0) -> SpoolBatch:
@@ -103,3 +104,17 @@ def test_p2_damaged_batches_are_set_aside_with_their_reason_and_others_are_taken
     assert len(aside) == 7
     for name in aside:
         assert (tmp_path / "spool" / "refused" / name / spool.REASON).read_text().strip()
+
+
+def test_p2_single_batches_are_taken_in_as_they_were_written(tmp_path: Path) -> None:
+    """So that of two INSERTs the first comes first, also where the broker was away."""
+    names = [spool.new_once() for _ in range(20)]
+    for app in reversed(names):
+        laid(tmp_path, app)
+    assert [batch.app for batch in spool.waiting(tmp_path / "spool")] == names
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 63, 10**20])
+def test_p2_a_number_that_would_never_be_taken_in_is_refused(tmp_path: Path, number: int) -> None:
+    with pytest.raises(InvalidOption, match="a batch's number must be from 0 to 9223372036854775807"):
+        laid(tmp_path, number=number)

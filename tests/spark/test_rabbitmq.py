@@ -22,12 +22,11 @@ from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import reference
 from remuda.log.streams.writer import Retention, StreamWriter
 from remuda.model.document import document
-from remuda.model.errors import Conflict, InvalidOption
+from remuda.model.errors import Conflict, DataLost, InvalidOption
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
-from remuda.spark.losses import DataLost
 from remuda.spark.options import ReadOptions
 from remuda.spark.pipelines.jobs import JOBS, Place, history_table, lake_table
 from remuda.spark.progress import progress

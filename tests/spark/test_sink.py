@@ -73,6 +73,8 @@ def test_columns_of_a_message_can_be_any_of_its_fields(spark: SparkSession, tmp_
         ("select 'a' as name, 5 as body", {}, "column 'body' must be binary or string, not int"),
         ("select 'a' as name, 'b' as body", {"appId": "x"}, "appId and batchId belong together"),
         ("select 'a' as name, 'b' as body", {"appId": "a b", "batchId": "1"}, "letters, digits"),
+        ("select 'a' as name, 'b' as body", {"appId": "once-a", "batchId": "1"}, "choose another than 'once-a'"),
+        ("select 'a' as name, 'b' as body", {"appId": "a", "batchId": str(10**20)}, "batchId must be .* up to 9223"),
         ("select 'a' as name, 'b' as body", {"app": "x"}, r"did you mean 'appId'\?"),
     ],
 )

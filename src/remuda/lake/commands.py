@@ -55,5 +55,5 @@ def publish(
 
 def _line(one: Published) -> str:
     if not one.version:
-        return f"{one.table} ({one.format}): no table yet, since nothing was sealed"
+        return f"{one.table} ({one.format}): no table yet, since there is no sealed file to list"
     return f"{one.table} ({one.format}): {one.added} files added, {one.dropped} dropped, up to {one.end:,}"

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from remuda.lake.files import DataFile, folder_of
+from remuda.lake.files import GRACE_SECONDS, LEEWAY_SECONDS, DataFile, folder_of
 from remuda.lake.metadata import delta_schema
 from remuda.lake.writing import create_file, replace_file
 from remuda.model.errors import Conflict, StorageError
@@ -97,11 +97,9 @@ class DeltaLakehouse:
     def outdated(self) -> bool:
         if self._version < 0:
             return False
-        settings = self._metadata["configuration"]
-        return (
-            msgspec.json.decode(self._metadata["schemaString"]) != self._columns
-            or {**settings, **_SETTINGS} != settings
-        )
+        settings: dict[str, str] = self._metadata["configuration"]
+        columns: Action = msgspec.json.decode(self._metadata["schemaString"])
+        return columns != self._columns or {**settings, **_SETTINGS} != settings
 
     def listed(self) -> frozenset[str]:
         return frozenset(self._files)
@@ -133,12 +131,21 @@ class DeltaLakehouse:
     def version(self) -> str:
         return str(self._version) if self._version >= 0 else ""
 
+    def expire(self) -> None:
+        """Older versions stay in the log, as after any vacuum, until they are before a checkpoint and a day old."""
+
     def version_at(self, end: int) -> str | None:
+        limit = time.time_ns() // 1_000_000 - (GRACE_SECONDS - LEEWAY_SECONDS) * 1000
+        found: int | None = None
         for version in sorted(self._commits()):
-            ends = (action["commitInfo"].get(_END) for action in self._read(version) if "commitInfo" in action)
-            if any(number is not None and int(number) >= end for number in ends):
-                return str(version)
-        return None
+            actions = self._read(version)
+            commits = [action["commitInfo"] for action in actions if "commitInfo" in action]
+            dropped = any("remove" in action for action in actions)
+            if dropped and any(one.get("timestamp", 0) <= limit for one in commits):
+                found = None  # the files of all versions before it have gone
+            if found is None and any(_END in one and int(one[_END]) >= end for one in commits):
+                found = version
+        return None if found is None else str(found)
 
     def _load(self) -> None:
         self._version, self._metadata, self._files, self._removed, self._end = -1, {}, {}, {}, 0

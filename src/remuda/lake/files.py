@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.lake.writing import make_folder
+from remuda.lake.writing import make_folder, replace_file
 from remuda.log.directory import DirectoryDisk
 from remuda.log.parquet import SealedParquet, Unreadable
 from remuda.log.segments import SealedFile, parse_sealed
@@ -23,7 +23,13 @@ from remuda.model.errors import StorageError
 from remuda.spark.tables import NUMBER
 
 TABLES: Final = "tables"
+PLAIN_READERS: Final = "READ-THIS-TABLE-AS-DELTA-OR-ICEBERG-NOT-AS-A-FOLDER.parquet"
+"""A file on which whoever reads the folder as plain Parquet fails, and in whose name the reason is."""
+_WHY: Final = b"This folder holds files of older versions too. The table's metadata says which of them are the table.\n"
 GRACE_SECONDS: Final = 24 * 3600.0
+"""Links stay so long after no table lists them any more."""
+LEEWAY_SECONDS: Final = 60.0
+"""Versions that list a link go so much earlier."""
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -56,15 +62,17 @@ class SealedNow(NamedTuple):
 
 
 def link_files(root: Path, table: str, known: frozenset[str]) -> SealedNow:
-    """Give lasting names to all files that are sealed now. Those `known` were linked and checked before."""
+    """Give lasting names to all files that are sealed now. Those `known` were linked and checked before; if somebody
+    has removed such a link, it is made again."""
     names: set[str] = set()
     fresh: list[DataFile] = []
     damaged: list[str] = []
     newest = ""
+    there = frozenset(_names(folder_of(root, table) / "data"))
     for source, (inode, modified) in sorted(_sealed(root, table)):
         newest = source
         name = f"data/{source.removesuffix('.parquet')}-{inode:x}-{modified // 1_000_000:x}.parquet"
-        if name in known:
+        if name in known and name.removeprefix("data/") in there:
             names.add(name)
             continue
         file = parse_sealed(f"sealed/{source}")
@@ -89,6 +97,12 @@ def _sealed(root: Path, table: str) -> Iterator[tuple[str, tuple[int, int]]]:
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     yield entry.name, (status.st_ino, status.st_mtime_ns)
+
+
+def warn_plain_readers(root: Path, table: str) -> None:
+    folder = folder_of(root, table) / "data"
+    if folder.is_dir() and not (folder / PLAIN_READERS).exists():
+        replace_file(folder / PLAIN_READERS, _WHY, sync=False)
 
 
 def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float = GRACE_SECONDS) -> int:
@@ -172,6 +186,6 @@ def _dropped_at(path: Path) -> float:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if name.endswith(".parquet")]
+        return [name for name in os.listdir(folder) if name.endswith(".parquet") and name != PLAIN_READERS]
     except FileNotFoundError:
         return []

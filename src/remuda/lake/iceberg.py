@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.lake.catalog import TableCatalog
 from remuda.lake.catalog import catalog as open_catalog
-from remuda.lake.files import TABLES, DataFile, folder_of
+from remuda.lake.files import GRACE_SECONDS, LEEWAY_SECONDS, TABLES, DataFile, folder_of
 from remuda.lake.manifests import (
     Entry,
     Manifest,
@@ -37,7 +37,7 @@ from remuda.spark.tables import SCHEMAS
 _log: Final = logging.getLogger("remuda.lake")
 FILES_PER_MANIFEST: Final = 50
 VERSIONS: Final = 50
-"""How many versions are kept: time travel goes no further back."""
+"""How many versions are kept at most: time travel goes no further back."""
 _METADATA_FILES: Final = 5
 _ORPHAN_SECONDS: Final = 3600.0
 _END: Final = "remuda.end"
@@ -113,7 +113,7 @@ class IcebergLakehouse:
             "summary": summary,
             "schema-id": 0,
         }
-        self._move(before, made, now)
+        self._move(before, _readable([*before.get("snapshots", ()), made], now)[-VERSIONS:], now)
         self._manifests = manifests
         self._needs[snapshot] = frozenset([listing, *(manifest.name for manifest in manifests)])
         self._forget()
@@ -160,19 +160,27 @@ class IcebergLakehouse:
         write_file(self._folder / name, data)
         return Manifest(name, len(data), snapshot, sequence, tuple(entries))
 
-    def _move(self, before: dict[str, Any], made: dict[str, Any], now: int) -> None:
-        """Make a version the newest."""
-        kept = [*before.get("snapshots", ()), made][-VERSIONS:]
+    def expire(self) -> None:
+        known = self._metadata.get("snapshots", [])
+        now = time.time_ns() // 1_000_000
+        kept = _readable(known, now)
+        if len(kept) < len(known):
+            self._move(self._metadata, kept, max(now, self._metadata["last-updated-ms"]))
+            self._forget()
+
+    def _move(self, before: dict[str, Any], kept: list[dict[str, Any]], now: int) -> None:
+        """Make the last of some versions the newest."""
+        newest = kept[-1]
         past = [*before.get("metadata-log", ())]
         if self._loaded is not None and self._metadata:
             past.append({"timestamp-ms": before["last-updated-ms"], "metadata-file": self._loaded})
         version = _version_of(self._loaded) + 1
         after = {
             **before,
-            "last-sequence-number": made["sequence-number"],
+            "last-sequence-number": newest["sequence-number"],
             "last-updated-ms": now,
-            "current-snapshot-id": made["snapshot-id"],
-            "refs": {"main": {"snapshot-id": made["snapshot-id"], "type": "branch"}},
+            "current-snapshot-id": newest["snapshot-id"],
+            "refs": {"main": {"snapshot-id": newest["snapshot-id"], "type": "branch"}},
             "snapshots": kept,
             "snapshot-log": [{"timestamp-ms": one["timestamp-ms"], "snapshot-id": one["snapshot-id"]} for one in kept],
             "metadata-log": past[-_METADATA_FILES:],
@@ -276,6 +284,16 @@ class IcebergLakehouse:
                 "write.metadata.compression-codec": "gzip",
             },
         }
+
+
+def _readable(snapshots: list[dict[str, Any]], now: int) -> list[dict[str, Any]]:
+    """The versions whose files are all there: those before one that dropped some are not, once the links have gone."""
+    limit = now - (GRACE_SECONDS - LEEWAY_SECONDS) * 1000
+    first = 0
+    for at, one in enumerate(snapshots):
+        if one["timestamp-ms"] <= limit and int(one["summary"].get("deleted-data-files", 0)):
+            first = at
+    return snapshots[first:]
 
 
 def _base(location: str) -> str:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from remuda.lake.delta import DeltaLakehouse
-from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
+from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links, warn_plain_readers
 from remuda.lake.iceberg import IcebergLakehouse
 from remuda.lake.writing import make_folder, open_file
 from remuda.log.directory import MARKER
@@ -66,10 +66,14 @@ class LakehouseTable(Protocol):
         """Make a version with other files, in one step; returns its name."""
         ...
 
+    def expire(self) -> None:
+        """Let the versions go whose files are about to go."""
+        ...
+
     def version(self) -> str: ...
 
     def version_at(self, end: int) -> str | None:
-        """The first version that reached to a number; None where none is kept that does."""
+        """The first version that reached to a number and can still be read; None where there is none."""
         ...
 
 
@@ -100,7 +104,7 @@ class Publisher:
         found = link_files(self._root, table, known)
         went = frozenset().union(*listed.values()) - found.names
         first = table not in self._looked
-        damaged = (*found.damaged, *(self._removed(table) if went or found.fresh or first else ()))
+        damaged = (*found.damaged, *(self._removed(table) if went or first else ()))
         self._looked.add(table)
         published = []
         for kind, one in tables.items():
@@ -110,6 +114,9 @@ class Publisher:
             version = one.commit(added, dropped, end) if added or dropped or one.outdated() else one.version()
             location = str(folder_of(self._root, table))
             published.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
+        warn_plain_readers(self._root, table)
+        for one in tables.values():
+            one.expire()
         remove_links(self._root, table, found.names, GRACE_SECONDS)
         return published
 
@@ -134,7 +141,8 @@ def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[
 
 
 def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> int | None:
-    """The version of a table that first held the row before a number: for time travel by offset.
+    """The version of a table that first held the row before a number: for time travel by offset. One whose files have
+    gone since is passed over.
 
     As readers take it: the `version` of a `DeltaTable`, or the `snapshot_id` of a scan of Iceberg's.
     """

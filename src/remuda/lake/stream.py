@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from remuda.lake.readahead import Shared, read_ahead
 from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import Gap, losses, report
@@ -20,6 +20,7 @@ from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, MESSAGES, NUMBER, SCHEMAS
 
 _PART_ROWS: Final = 1 << 16
+_MOST_THREADS: Final = 4
 _TABLES: Final = (MESSAGES, EVENTS)
 
 
@@ -66,7 +67,7 @@ class ArrowTable:
 
     def reader(self) -> pa.RecordBatchReader:
         """The rows as pyarrow reads them, batch by batch."""
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return pa.RecordBatchReader.from_batches(self.schema, Shared(self._batches()))
 
     def table(self) -> pa.Table:
         """All rows at once."""
@@ -84,30 +85,13 @@ class ArrowTable:
             end = log.end(self._table)
             stop = end if self._stop is None else min(end, self._stop)
             parts = log.parts(self._table, self._start, stop, _PART_ROWS) if self._start < stop else []
-            yield from self._read(held, parts)
+            yield from read_ahead(partial(self._part, held), parts, min(os.cpu_count() or 1, _MOST_THREADS))
 
-    def _read(self, held: Path, parts: Sequence[range]) -> Iterator[pa.RecordBatch]:
-        """Parts in order, some of them read ahead: decoding releases the GIL."""
-        ahead = min(os.cpu_count() or 1, 4)
-        with ThreadPoolExecutor(ahead, thread_name_prefix="remuda-arrow") as pool:
-            waiting: deque[Future[list[pa.RecordBatch]]] = deque()
-            left = iter(parts)
-            try:
-                while True:
-                    while len(waiting) < ahead and (part := next(left, None)) is not None:
-                        waiting.append(pool.submit(self._part, held, part))
-                    if not waiting:
-                        return
-                    yield from waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
-
-    def _part(self, held: Path, part: range) -> list[pa.RecordBatch]:
+    def _part(self, held: Path, part: range) -> Iterator[pa.RecordBatch]:
         missing: list[Gap] = []
         log = EmbeddedLog(str(held))
-        found = list(log.batches(self._table, part.start, part.stop, Selection(), self._columns, missing))
+        schema = self.schema
+        for batch in log.batches(self._table, part.start, part.stop, Selection(), self._columns, missing):
+            yield batch.cast(schema)
         lost, numbers = losses(missing, None), f"{NUMBER[self._table]}s"
         report(str(self._root), numbers, lost, fail=self._fail, choice="fail_on_data_loss=False")
-        schema = self.schema
-        return [batch.cast(schema) for batch in found]

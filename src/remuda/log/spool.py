@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ STAGING: Final = "staging"
 REFUSED: Final = "refused"
 ONCE: Final = "once-"
 """Prefix of the name of an application that leaves a single batch and never comes again."""
+MOST_NUMBER: Final = (1 << 63) - 1
 SPOOL_SCHEMA: Final = pa.schema(
     [
         ("name", pa.string()),
@@ -80,9 +82,17 @@ def check_app(app: str) -> str:
     return app
 
 
+def check_chosen(app: str) -> str:
+    """A name that somebody chose. Names of single batches are forgotten with them, so a batch under one of these would
+    be published as often as it is written."""
+    if app.startswith(ONCE):
+        raise InvalidOption(f"names that begin with {ONCE!r} are for batches without one; choose another than {app!r}")
+    return check_app(app)
+
+
 def new_once() -> str:
-    """A name that no other batch has."""
-    return f"{ONCE}{uuid.uuid4().hex}"
+    """A name that no other batch has, after those of all batches before it."""
+    return f"{ONCE}{time.time_ns():016x}{uuid.uuid4().hex[:16]}"
 
 
 def prepare(directory: str) -> Path:
@@ -122,6 +132,8 @@ def discard(spool: Path, names: Iterable[str]) -> None:
 
 def lay(spool: Path, app: str, number: int, names: Iterable[str]) -> bool:
     """Make staged files the parts of a batch, all at once. False if the batch is there already."""
+    if not 0 <= number <= MOST_NUMBER:
+        raise InvalidOption(f"a batch's number must be from 0 to {MOST_NUMBER}, not {number}")
     target = spool / f"{check_app(app)}.{number:020d}"
     gathered = spool / STAGING / uuid.uuid4().hex
     gathered.mkdir()

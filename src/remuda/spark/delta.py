@@ -22,6 +22,9 @@ from remuda.spark.versions import LakeFile, Step
 
 # Older versions cannot be read in full anyhow: the files that they alone list are vacuumed after a day.
 _SETTINGS: Final = {"delta.logRetentionDuration": "interval 1 days"}
+PLAIN_READERS: Final = "READ-THIS-TABLE-AS-DELTA-NOT-AS-A-FOLDER.parquet"
+"""A file on which whoever reads the folder as plain Parquet fails, and in whose name the reason is."""
+_WHY: Final = "This folder holds files of older versions too. Delta's log says which of them are the table now.\n"
 _WHICH: Final = "delta.dataSkippingStatsColumns"
 _HOW_MANY: Final = "delta.dataSkippingNumIndexedCols"
 
@@ -62,6 +65,11 @@ class DeltaLog:
         hours = max(math.ceil(older_than / 3600), 0)
         return len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False))
 
+    def warn_plain_readers(self) -> None:
+        """A full vacuum takes the warning for a file that nobody needs."""
+        if not (self.root / PLAIN_READERS).exists():
+            (self.root / PLAIN_READERS).write_text(_WHY)
+
 
 class DeltaVersion:
     def __init__(self, log: DeltaLog, table: DeltaTable | None) -> None:
@@ -83,6 +91,7 @@ class DeltaVersion:
 
     def commit(self, step: Step) -> bool:
         batch = step.batch
+        self._log.warn_plain_readers()
         # Without attempts of its own, delta-rs makes this very version or none.
         properties = CommitProperties(
             max_commit_retries=0,

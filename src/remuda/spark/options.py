@@ -131,7 +131,7 @@ def check_names(options: Mapping[str, str], known: tuple[str, ...], *, besides: 
     return given
 
 
-def whole_number(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+def whole_number(given: Mapping[str, str], name: str, least: int = 0, most: int | None = None) -> int | None:
     """The value of an option; None where it is not given."""
     if name not in given:
         return None
@@ -141,6 +141,8 @@ def whole_number(given: Mapping[str, str], name: str, least: int = 0) -> int | N
         value = least - 1
     if value < least:
         raise InvalidOption(f"{name} must be a whole number from {least} on, not {given[name]!r}")
+    if most is not None and value > most:
+        raise InvalidOption(f"{name} must be a whole number up to {most}, not {given[name]!r}")
     return value
 
 

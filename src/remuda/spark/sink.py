@@ -93,8 +93,8 @@ class _Sink:
         if "queue" in given and "queue" in _names(schema):
             raise InvalidOption("each row names its queue, so the option queue has no meaning; leave one of them out")
         self.directory = directory(given["path"])
-        self.app = spool.check_app(given["appId"]) if "appId" in given else None
-        self.batch = whole_number(given, "batchId")
+        self.app = spool.check_chosen(given["appId"]) if "appId" in given else None
+        self.batch = whole_number(given, "batchId", most=spool.MOST_NUMBER)
         self.checkpoint = given.get("checkpointLocation")
         self.queue = read_name("queue", given["queue"]) if "queue" in given else None
 
@@ -249,6 +249,9 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
                 f"the column {name!r} is the broker's to fill; leave it out, as in INSERT INTO log (name, body). "
                 "Nothing was published"
             )
+    if known.issuperset(_BY_BROKER) and batch.column("body").null_count:
+        # INSERT INTO fills the columns that a statement leaves out with nulls.
+        raise InvalidMessage("a row has no body, and a message needs one, if only an empty one; nothing was published")
     columns = {
         field.name: _cast(batch.column(field.name), field)
         if field.name in known

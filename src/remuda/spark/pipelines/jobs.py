@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructType, TimestampType
 from pyspark.sql.utils import is_remote
 
+from remuda.log.spool import MOST_NUMBER
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.texts import read_name
@@ -488,7 +489,7 @@ def _publish_once(rows: DataFrame, place: Place) -> None:
         rows.observe(counted, F.count(F.lit(1)).alias("messages")),
         place.url,
         place.options.get("app"),
-        whole_number(place.options, "batch") or 0,
+        whole_number(place.options, "batch", most=MOST_NUMBER) or 0,
     )
     place.tell("spooled for the broker", {"messages": counted.get["messages"]})
 
