@@ -245,4 +245,4 @@ def test_l8_a_sealed_file_is_opened_once_and_let_go_with_its_listing(
     assert opened == [file.name] * 2
     path.unlink()
     assert not list(reader.messages(file.first, file.first + 1))
-    assert file.name not in reader._tables._known
+    assert file.name not in reader.tables._known

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from remuda.log.disk import Disk
+from remuda.log.parquet import SealedParquet
+from remuda.log.view import Lister, Listing
 from remuda.model.errors import InvalidOption
 from remuda.spark import read
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import Gap, losses, subtracted
 from remuda.spark.options import ReadOptions
-from remuda.spark.source import table_schema
+from remuda.spark.source import Part, table_schema
 from remuda.spark.stream import LogStream
 from tests.spark.samples import broker_at, finish, half_sealed, load, publish, seal
 from tests.spark.test_never_wrong import expire
@@ -206,3 +210,45 @@ def test_of_two_limits_the_nearer_one_counts(tmp_path: Path) -> None:
     assert 10 < by_bytes < 100
     assert reached(maxBytesPerTrigger="20000", maxRowsPerTrigger="200") == by_bytes
     assert reached(maxBytesPerTrigger="20000", maxRowsPerTrigger="10") == 10
+
+
+def test_p1_what_is_sealed_while_a_stream_looks_for_losses_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_at(tmp_path) as broker:
+        publish(broker, 1000)
+        listed = Lister.list
+
+        def then_sealed(lister: Lister) -> Listing:
+            listing = listed(lister)
+            monkeypatch.undo()
+            seal(broker)
+            return listing
+
+        log = EmbeddedLog(str(tmp_path))
+        monkeypatch.setattr(Lister, "list", then_sealed)
+        assert log.gaps("messages", 0, 1000) == []
+        assert log.sealed("messages")
+
+
+def test_p1_a_stream_opens_each_sealed_file_once_to_plan_its_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_sealed(tmp_path, 1500)
+    files = sorted(file.name for file in (tmp_path / "sealed").glob("messages-*"))
+    opened: list[str] = []
+    open_file = SealedParquet.__init__
+
+    def noted(sealed: SealedParquet, disk: Disk, name: str) -> None:
+        opened.append(Path(name).name)
+        open_file(sealed, disk, name)
+
+    monkeypatch.setattr(SealedParquet, "__init__", noted)
+    stream = LogStream(ReadOptions.parse({"path": str(tmp_path)}), table_schema("messages"))
+    start, planned = stream.initialOffset(), 0
+    while (end := stream.latestOffset(start, ReadMaxRows(100))) != start:
+        planned += sum(part.stop - part.start for part in stream.partitions(start, end) if isinstance(part, Part))
+        start = json.loads(json.dumps(end))
+    assert planned == 1600
+    assert sorted(opened) == files
+    assert len(files) > 1

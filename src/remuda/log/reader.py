@@ -60,7 +60,8 @@ class Reader:
         self._disk = disk
         self._lister = Lister(disk)
         self._finder = Finder(disk, self._files)
-        self._tables = Tables(disk)
+        self.tables = Tables(disk)
+        """Those of the files that were listed last."""
         self._gaps: dict[range, None] = {}
         self._event_gaps: dict[range, None] = {}
 
@@ -192,12 +193,12 @@ class Reader:
                 attempts = _again(attempts, error)
 
     def _message_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
-        listing = self._listed()
+        listing = self.listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(self._tables.messages(source), cursor, limit, look):
+                for piece in _sealed_pieces(self.tables.messages(source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.offset > cursor:
@@ -208,12 +209,12 @@ class Reader:
                 return
 
     def _event_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
-        listing = self._listed()
+        listing = self.listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(self._tables.events(source), cursor, limit, look):
+                for piece in _sealed_pieces(self.tables.events(source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.position > cursor:
@@ -223,13 +224,14 @@ class Reader:
             if cursor >= limit:
                 return
 
-    def _listed(self) -> Listing:
+    def listed(self) -> Listing:
+        """The files there are now."""
         listing = self._lister.list()
-        self._tables.keep((*listing.messages, *listing.events))
+        self.tables.keep((*listing.messages, *listing.events))
         return listing
 
     def _end(self) -> tuple[int, int]:
-        listing = self._listed()
+        listing = self.listed()
         offset = max((file.last + 1 for file in listing.messages), default=0)
         position = max((file.last + 1 for file in listing.events), default=0)
         if listing.tail:
@@ -269,10 +271,10 @@ class Reader:
         return Files(tuple(tail), listing.messages, listing.events)
 
     def _offset_at(self, time: int) -> int:
-        listing = self._listed()
+        listing = self.listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
-                found = _sealed_number_at(self._tables.messages(source), "created", time)
+                found = _sealed_number_at(self.tables.messages(source), "created", time)
                 if found is not None:
                     return found
                 continue
@@ -285,10 +287,10 @@ class Reader:
         return self._end()[0]
 
     def _position_at(self, time: int) -> int:
-        listing = self._listed()
+        listing = self.listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
-                found = _sealed_number_at(self._tables.events(source), "time", time)
+                found = _sealed_number_at(self.tables.events(source), "time", time)
                 if found is not None:
                     return found
                 continue

@@ -14,9 +14,9 @@ from remuda.log import ledger
 from remuda.log.directory import DirectoryDisk
 from remuda.log.reader import Reader
 from remuda.log.seal import GROUP_ROWS
-from remuda.log.sealed import EventTable, MessageTable, Table
+from remuda.log.sealed import Table
 from remuda.log.segments import SealedFile
-from remuda.log.view import Lister
+from remuda.log.view import Listing
 from remuda.model.errors import StorageError
 from remuda.spark.losses import Gap, subtracted
 from remuda.spark.selection import Selection
@@ -105,10 +105,12 @@ class EmbeddedLog:
     def gaps(self, table: str, start: int, stop: int) -> list[Gap]:
         damaged: list[range] = []
         there: list[range] = []
-        for file in self.sealed(table):
+        # One look at the files: what is sealed between two of them would be in neither.
+        listing = self._reader.listed()
+        for file in _sealed(listing, table):
             if file.first < stop and file.last >= start:
                 there += self._runs(file, start, stop, damaged)
-        tail = self.sealed_before(table)
+        tail = self._sealed_before(listing, table)
         gone = subtracted(range(start, min(stop, max(tail, start))), there)
         removed = clip(self.removed(table), start, stop) if gone else []
         let_go = [left for one in gone for left in subtracted(one, clip(removed, one.start, one.stop))]
@@ -136,9 +138,9 @@ class EmbeddedLog:
 
     def _unheld(self, table: str) -> list[range]:
         """The numbers before the tail that no sealed file is named after."""
-        return subtracted(
-            range(self.sealed_before(table)), [range(file.first, file.last + 1) for file in self.sealed(table)]
-        )
+        listing = self._reader.listed()
+        named = [range(file.first, file.last + 1) for file in _sealed(listing, table)]
+        return subtracted(range(self._sealed_before(listing, table)), named)
 
     def _runs(self, file: SealedFile, start: int, stop: int, damaged: list[range]) -> Iterator[range]:
         """Neighbouring numbers that a file holds. Those that are found to be damaged were not let go either."""
@@ -206,25 +208,28 @@ class EmbeddedLog:
 
     def sealed(self, table: str) -> tuple[SealedFile, ...]:
         """The files that are sealed by now."""
-        listing = Lister(self.disk).list()
-        return listing.messages if table == MESSAGES else listing.events
-
-    def sealed_before(self, table: str) -> int:
-        """The first number that is not in a sealed file, or in one that was collected since."""
-        tail = Lister(self.disk).list().tail
-        return min(
-            (view.first.offset if table == MESSAGES else view.first.position for view in tail), default=self.end(table)
-        )
+        return _sealed(self._reader.listed(), table)
 
     def open_sealed(self, file: SealedFile) -> Table:
-        return (MessageTable if file.table == MESSAGES else EventTable)(self.disk, file)
+        return self._reader.tables.messages(file) if file.table == MESSAGES else self._reader.tables.events(file)
+
+    def _sealed_before(self, listing: Listing, table: str) -> int:
+        """The first number that is not in a sealed file, or in one that was collected since."""
+        starts = _tail_starts(listing, table)
+        return min(starts) if starts else self.end(table)
 
     def _edges(self, table: str) -> list[int]:
         """Where files begin, in order."""
-        listing = Lister(self.disk).list()
-        if table == MESSAGES:
-            return sorted([file.first for file in listing.messages] + [view.first.offset for view in listing.tail])
-        return sorted([file.first for file in listing.events] + [view.first.position for view in listing.tail])
+        listing = self._reader.listed()
+        return sorted([*(file.first for file in _sealed(listing, table)), *_tail_starts(listing, table)])
+
+
+def _sealed(listing: Listing, table: str) -> tuple[SealedFile, ...]:
+    return listing.messages if table == MESSAGES else listing.events
+
+
+def _tail_starts(listing: Listing, table: str) -> list[int]:
+    return [view.first.offset if table == MESSAGES else view.first.position for view in listing.tail]
 
 
 def _spans(ranges: Sequence[range]) -> list[ledger.Span]:

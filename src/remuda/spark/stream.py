@@ -46,7 +46,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._shape = Shape(options.table, schema)
         self._log_at_hand: SparkLog | None = None
         self._goal: dict[str, int] | None = None
-        self._checked: Offsets | None = None
+        self._checked: list[Offsets] = []
+        """Where this log was found to be the right one: the begin and the end of a micro-batch."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         """What had been collected when the query began is no loss; the numbers from which on it is are kept."""
@@ -78,7 +79,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = {name: start[name] for name in start if name.endswith(_BEGUN)}
         lost = sum(self._lost(name, begun[name], number, start) for name, number in reached.items())
         counted = {_MISSING: start.get(_MISSING, 0) + lost} if lost or _MISSING in start else {}
-        return {**self._marked(reached), **kept, **counted}
+        return self._noted({**self._marked(reached), **kept, **counted})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_rows is not None:
@@ -126,17 +127,18 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, at: Offsets) -> None:
         """Raise unless this is the log that a query has read so far."""
-        if at == self._checked:
+        if at in self._checked:
             return
+        ends = self._log_ends()
         for name, number in numbers_of(at).items():
-            if name not in self._end():
+            if name not in ends:
                 raise Conflict(
                     f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
                 )
-            if self._log_end(name) < number:
+            if ends[name] < number:
                 raise Conflict(
                     f"the checkpoint is at {name} {number}, but the log at {shown(self._options.url)!r} ends at "
-                    f"{self._log_end(name)}: {_NOT_THIS}"
+                    f"{ends[name]}: {_NOT_THIS}"
                 )
             before, now = at.get(f"{name}{_MARK}"), self._log.mark(_TABLES[name], number)
             if before is not None and now is not None and before != now:
@@ -144,7 +146,12 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"the checkpoint is at {name} {number}, where the log at {shown(self._options.url)!r} holds "
                     f"something else than was read: {_NOT_THIS}"
                 )
-        self._checked = at
+        self._noted(at)
+
+    def _noted(self, at: Offsets) -> Offsets:
+        """The same offsets, which are of this log."""
+        self._checked = [*self._checked[-1:], at]
+        return at
 
     def _lost(self, name: str, first: int, last: int, start: Offsets) -> int:
         """How many numbers are missing that a query should have read; raises if that shall stop it."""
@@ -171,16 +178,17 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = {f"{name}{_MARK}": self._log.mark(_TABLES[name], number) for name, number in at.items()}
         return {**at, **{name: mark for name, mark in marks.items() if mark is not None}}
 
-    def _log_end(self, name: str) -> int:
-        return self._log.end(_TABLES[name])
+    def _log_ends(self) -> dict[str, int]:
+        """The numbers that come next."""
+        if self._options.table == LIFECYCLE:
+            return dict(zip(("offset", "position"), self._log.cut(), strict=True))
+        return {NUMBER[self._options.table]: self._log.end(self._options.table)}
 
     def _end(self) -> dict[str, int]:
-        last = self._options.selection.stop
-        if self._options.table == LIFECYCLE:
-            offset, position = self._log.cut()
-            return {"offset": min(offset, last), "position": position}
-        name = NUMBER[self._options.table]
-        return {name: min(self._log_end(name), last)}
+        """The numbers before which a query ends."""
+        ends = self._log_ends()
+        limited = NUMBER[numbered(self._options.table)]
+        return {**ends, limited: min(ends[limited], self._options.selection.stop)}
 
     def _lives(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """New messages, and older ones that something happened to."""
