@@ -185,7 +185,7 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
             raise InvalidOption(f"{name} is for --once: who follows a directory numbers the batches by itself")
 
     def publish(rows: DataFrame, app: str, batch: int) -> None:
-        # Kept, since Spark looks at them twice to put them in order: they would be read, and counted, as often.
+        # Kept, since they are looked at before they are put in order: they would be read, and counted, as often.
         kept = rows.persist()
         try:
             _publish(messages_of(kept, order, drop=drop), place.url, app, batch)
