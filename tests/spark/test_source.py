@@ -262,16 +262,19 @@ def test_plain_rows_do_not_depend_on_how_they_are_parted(spark: SparkSession, lo
 
 
 @pytest.mark.parametrize(
-    ("table", "rows", "expected"),
+    ("table", "rows", "columns", "expected"),
     [
-        ("messages", 1000, 1 << 16),
-        ("messages", 1_000_000, 125_000),
-        ("events", 100_000_000, 1 << 20),
-        ("lifecycle", 100_000_000, 1 << 18),
+        ("messages", 1000, 17, 1 << 16),
+        ("messages", 1_000_000, 17, 125_000),
+        ("messages", 8 << 20, 17, 1 << 20),
+        ("messages", 9 << 20, 17, 9 << 16),  # in two rounds, of which neither leaves a core idle
+        ("messages", 9 << 20, 1, 9 << 17),
+        ("events", 160 << 20, 15, 1 << 20),
+        ("lifecycle", 100_000_000, 17, 1 << 18),
     ],
 )
-def test_parts_are_as_large_as_leaves_no_core_idle(table: str, rows: int, expected: int) -> None:
-    assert rows_per_part(table, rows, tasks=8) == expected
+def test_p1_parts_are_as_large_as_leaves_no_core_idle(table: str, rows: int, columns: int, expected: int) -> None:
+    assert rows_per_part(table, rows, columns, tasks=8) == expected
 
 
 def test_parts_begin_where_row_groups_do() -> None:

@@ -318,8 +318,15 @@ def _sealed_pieces(table: Table, cursor: int, limit: int, selection: _Selection)
         if batch is None:
             continue
         numbers = batch.column(0)
-        if numbers[0].as_py() < cursor or numbers[-1].as_py() >= limit:
-            batch = batch.filter(pc.and_(pc.greater_equal(numbers, cursor), pc.less(numbers, limit)))
+        first, stop = numbers[0].as_py(), numbers[-1].as_py() + 1
+        low, high = max(first, cursor), min(stop, limit)
+        if low >= high:
+            continue
+        if (low, high) != (first, stop):
+            if stop - first == batch.num_rows:  # without a gap, so nothing need be copied
+                batch = batch.slice(low - first, high - low)
+            else:
+                batch = batch.filter(pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high)))
         if batch.num_rows:
             yield _Piece(batch.column(0)[0].as_py(), batch.column(0)[-1].as_py() + 1, batch)
 

@@ -32,6 +32,8 @@ from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER, SCHEMAS
 
 _FEWEST_ROWS: Final = 1 << 16
 _MOST_ROWS: Final = 1 << 20
+_NARROW: Final = 4
+"""Of so many columns at most, twice as many rows are read: they take half as long."""
 _TASKS: Final = os.cpu_count() or 1
 """A log is cut into about so many parts at least, unless they would be small."""
 _LIVES: Final = 1 << 18
@@ -115,7 +117,7 @@ class LogReader(DataSourceReader):
         table = numbered(self._options.table)
         offset, position = log.cut()
         start, stop = bounds(log, table, self._options.selection, position if table == EVENTS else offset)
-        return plan(log, self._options, start, stop, position) if start < stop else []
+        return plan(log, self._options, self._shape, start, stop, position) if start < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._shape, partition)
@@ -178,6 +180,7 @@ def bounds(log: SparkLog, table: str, selection: Selection, end: int) -> tuple[i
 def plan(
     log: SparkLog,
     options: ReadOptions,
+    shape: Shape,
     start: int,
     stop: int,
     position: int,
@@ -186,7 +189,7 @@ def plan(
 ) -> list[Part]:
     """Parts to be read side by side. Lives are computed from the events before `position`."""
     table = numbered(options.table)
-    rows = options.partition_rows or rows_per_part(options.table, log.rows(table, start, stop))
+    rows = options.partition_rows or rows_per_part(options.table, log.rows(table, start, stop), len(shape.names))
     ranges = log.parts(table, start, stop, rows)
     if options.table != LIFECYCLE:
         return [Part(one.start, one.stop, begun=begun) for one in ranges]
@@ -219,9 +222,13 @@ def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Itera
     report(shown(options.url), numbers, losses(missing, part.begun), fail=options.fail_on_loss)
 
 
-def rows_per_part(table: str, rows: int, tasks: int = _TASKS) -> int:
+def rows_per_part(table: str, rows: int, columns: int, tasks: int = _TASKS) -> int:
     """A task costs Spark and Python tens of milliseconds: parts are large, but not so large that cores are idle."""
-    return _LIVES if table == LIFECYCLE else min(max(-(-rows // tasks), _FEWEST_ROWS), _MOST_ROWS)
+    if table == LIFECYCLE:
+        return _LIVES
+    most = 2 * _MOST_ROWS if columns <= _NARROW else _MOST_ROWS
+    rounds = max(-(-rows // (most * tasks)), 1)
+    return max(-(-rows // (rounds * tasks)), _FEWEST_ROWS)
 
 
 @functools.cache

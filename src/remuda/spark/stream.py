@@ -105,7 +105,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name = NUMBER[self._options.table]
         if start[name] >= end[name]:
             return []
-        return plan(self._log, self._options, start[name], end[name], 0, begun=start.get(f"{name}{_BEGUN}", 0))
+        begun = start.get(f"{name}{_BEGUN}", 0)
+        return plan(self._log, self._options, self._shape, start[name], end[name], 0, begun=begun)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._shape, partition)
@@ -200,7 +201,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         only = merged(changed)
         if not only:
             return []
-        return plan(self._log, self._options, only[0].start, only[-1].stop, end["position"], only)
+        return plan(self._log, self._options, self._shape, only[0].start, only[-1].stop, end["position"], only)
 
 
 def check_log(url: str, table: str, at: Offsets) -> None:

@@ -39,13 +39,17 @@ def _newer(rows: DataFrame, before: DataFrame) -> DataFrame:
     return rows.join(before, same & (rows["offset"] <= before["offset"]), "left_anti")
 
 
-def with_repetitions(rows: DataFrame, content: str, order: str) -> DataFrame:
-    """Whether each row has the same content as the one before it of its object and key; never without both."""
+def with_repetitions(rows: DataFrame, content: str, order: str, parts: int | None = None) -> DataFrame:
+    """Whether each row has the same content as the one before it of its object and key; never without both.
+
+    Rows are sorted in so many parts, or in as many as Spark makes by itself.
+    """
     known = F.col("object").isNotNull() & F.col("key").isNotNull()
     # Rows without object or key would all be sorted by one task: they are spread instead.
-    spread = F.when(~known, F.xxhash64(order))
-    before = F.lag(content).over(Window.partitionBy("object", "key", spread).orderBy(order))
-    return rows.withColumn("repeats", known & F.coalesce(before == F.col(content), F.lit(False)))
+    spread = rows.withColumn("_spread", F.when(~known, F.xxhash64(order)))
+    parted = spread if parts is None else spread.repartition(parts, "object", "key", "_spread")
+    before = F.lag(content).over(Window.partitionBy("object", "key", "_spread").orderBy(order))
+    return parted.withColumn("repeats", known & F.coalesce(before == F.col(content), F.lit(False))).drop("_spread")
 
 
 def compacts(enabled: bool = True, objects: Mapping[str, bool] | None = None) -> Column:

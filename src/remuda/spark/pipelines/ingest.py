@@ -13,6 +13,7 @@ from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 from remuda.spark.pipelines.history import compacts, with_repetitions
+from remuda.spark.pipelines.ordering import in_order, survey
 from remuda.spark.pipelines.topics import any_covered, topics_of
 
 _FIELDS: Final = {
@@ -38,9 +39,12 @@ def messages_of(rows: DataFrame, order: str, *, drop: bool = False) -> DataFrame
     if order not in rows.columns:
         raise InvalidOption(f"the rows have no column {order!r} to be ordered by; they have {', '.join(rows.columns)}")
     _check(rows)
-    kept = judged(rows, order).where(F.col("state") == State.QUEUED.value) if drop else completed(rows)
+    parts = survey(rows, order)
     columns = [name for name in SPOOL_SCHEMA.names if name in rows.columns or name == "name"]
-    return kept.orderBy(order).select(*columns)
+    if not drop:
+        return in_order(completed(rows), order, parts).select(*columns)
+    told = judged(rows, order, parts=None if parts is None else parts.count)
+    return in_order(told.where(F.col("state") == State.QUEUED.value), order, parts).select(*columns)
 
 
 def judged(
@@ -51,15 +55,17 @@ def judged(
     routes: Routes | None = None,
     compact: bool = True,
     objects: Mapping[str, bool] | None = None,
+    parts: int | None = None,
 ) -> DataFrame:
     """The rows with their `queues` and their `state`: queued, or unchanged and so in no queue.
 
-    `order` is the column that says which came first; `last` holds the last body of each object and key.
+    `order` is the column that says which came first; `last` holds the last body of each object and key. Rows are
+    compared in so many `parts`, or in as many as Spark makes by itself.
     """
     routes = routes or Routes()
     return (
         rows.transform(completed)
-        .transform(_after, order, last)
+        .transform(_after, order, last, parts)
         .withColumn("unchanged", F.col("repeats") & compacts(compact, objects))
         .where(F.col("_new"))
         .withColumn("queues", F.when(F.col("unchanged"), F.array().cast("array<string>")).otherwise(queues_of(routes)))
@@ -108,11 +114,11 @@ def _queue(root: Column, routes: Routes) -> Column:
     return F.when(root.isin(*routes.queues), root).otherwise(routes.default_queue)
 
 
-def _after(rows: DataFrame, order: str, last: DataFrame | None) -> DataFrame:
+def _after(rows: DataFrame, order: str, last: DataFrame | None, parts: int | None) -> DataFrame:
     """The rows with `repeats`: whether each repeats the row before it, or the last one from before all of them."""
     # Bodies are compared as they are: to hash each costs more than to compare neighbours.
     if last is None:
-        return rows.withColumn("_new", F.lit(True)).transform(with_repetitions, "body", order)
+        return rows.withColumn("_new", F.lit(True)).transform(with_repetitions, "body", order, parts)
     marked = rows.withColumns({"_new": F.lit(True), "_order": F.struct(F.lit(1), F.col(order))})
     kind = dict(marked.dtypes)
     before = completed(last).withColumns(
@@ -123,4 +129,4 @@ def _after(rows: DataFrame, order: str, last: DataFrame | None) -> DataFrame:
     )
     shared = [name for name in marked.columns if name in before.columns]
     joined = marked.unionByName(before.select(*shared), allowMissingColumns=True)
-    return joined.transform(with_repetitions, "body", "_order")
+    return joined.transform(with_repetitions, "body", "_order", parts)

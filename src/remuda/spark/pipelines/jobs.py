@@ -186,7 +186,7 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
             raise InvalidOption(f"{name} is for --once: with --continuous, Spark numbers the batches")
 
     def publish(rows: DataFrame, app: str, batch: int) -> None:
-        # Persisted: Spark looks at the rows twice to sort them, and would read and count them twice.
+        # Persisted: the rows are looked at before they are sorted, and would otherwise be read and counted each time.
         kept = rows.persist()
         try:
             _publish(messages_of(kept, order, drop=drop), place.url, app, batch)
