@@ -232,10 +232,13 @@ def test_a_setting_for_a_queue_that_is_not_here_is_told_once(caplog: pytest.LogC
 
 def test_effective_settings_say_where_they_come_from() -> None:
     """B3"""
-    settings = Settings.load({"message.threads": 2, "message.retry.max.q": 1}, environment={})
+    settings = Settings.load(
+        {"message.threads": 2, "message.retry.max.q": 1, "message.queue.size.q": 7}, environment={}
+    )
     rows = {name: (value, source) for name, value, source in settings.effective({"q": HandlerOptions(timeout=SECOND)})}
     assert rows["message.threads"] == (2, "code")
     assert rows["message.queue.size"] == (500, "default")
+    assert rows["message.queue.size.q"] == (7, "code")
     assert rows["message.timeout.q"] == (SECOND, "handler")
     assert rows["message.retry.q"][1] == "code"
     assert rows["message.retry.q"][0].max_retries == 1

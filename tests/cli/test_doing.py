@@ -61,7 +61,7 @@ def test_pause_and_resume(remuda: Remuda, data: str) -> None:
     def status() -> object:
         return next(row["status"] for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
 
-    assert "it still takes messages in" in remuda("pause", data, "ship").out
+    assert "it still accepts messages" in remuda("pause", data, "ship").out
     assert status() == "only-publish"
     assert "paused" in remuda("queues", data).out
     assert remuda("publish", data, "order.placed", "1").out, "paused means not delivering"
@@ -110,7 +110,7 @@ def test_config_knows_the_settings_of_queues_with_a_prefix(
         (["reprocess", "data", "ship", "--since", "soon"], "--since: 'soon' is not a time"),
         (["log", "tail", "data", "--from", "0", "--since", "1h"], "give one of them"),
         (["publish", "data", "order.placed", "1", "--header", "oops"], "--header takes NAME=VALUE"),
-        (["publish", "memory://", "order.placed", "1"], "would end with this command"),
+        (["publish", "memory://", "order.placed", "1"], "would be lost when this command ends"),
         (["publish", "data", "", "1"], "topic"),
         (["run", "nope:bus"], "there is no module nope here"),
         (["run", "app"], "does not name a bus"),

@@ -164,7 +164,7 @@ async def later(task: Task) -> None: ...
     ("factory", "said"),
     [
         (Machine, r"needs an instance of it, such as Machine\(\)"),
-        (later, "later is a coroutine function; a worker works"),
+        (later, "later is a coroutine function; a worker runs in threads"),
     ],
 )
 def test_a_worker_is_given_what_it_can_call(factory: Any, said: str) -> None:

@@ -21,9 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a character that the terminal cannot show is printed as its code
+            # A character that the terminal cannot show is printed as its code.
+            stream.reconfigure(errors="backslashreplace")
     try:
         _command()(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:

@@ -132,7 +132,7 @@ def retry(
         number = administration.retry(ids or None)
     if ids and not number:
         raise NotFound(
-            f"none of {', '.join(ids)} is a failed message; nothing was changed. remuda db messages {url} lists them"
+            f"none of {', '.join(ids)} is a failed message; nothing was changed. `remuda db messages` lists them"
         )
     output.done(f"{output.count(number, 'message')} will be sent again", as_json, retried=number)
 

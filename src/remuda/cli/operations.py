@@ -156,7 +156,7 @@ def move(
         left = bus.broker.queue(source).delayed
     text = f"{output.count(number, 'message')} moved from {source} to {target}"
     if left:
-        text += f"; {output.count(left, 'message')} of {source} are delayed; move them when they are due"
+        text += f"; {output.count(left, 'delayed message')} left in {source}; run this again when due"
     output.done(text, as_json, source=source, target=target, moved=number, left=left)
 
 

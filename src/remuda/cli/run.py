@@ -152,8 +152,10 @@ def _log() -> Logger:
 
 
 def _greet(app: str, bus: Bus) -> None:
+    from remuda.model.urls import parse_url
+
     queues = sorted({handler.queue for handler in bus.handlers})
-    _log().info("%s on %s handles %s", app, bus.url, ", ".join(queues) or "nothing yet")
+    _log().info("%s on %s handles %s", app, parse_url(bus.url), ", ".join(queues) or "nothing yet")
 
 
 def _serve_metrics(bus: Bus, port: int) -> None:

@@ -139,19 +139,9 @@ class Administration:
 
     def _delete(self, query: str, keep: float) -> int:
         total = 0
-        while number := self._delete_some(query, keep):
+        while number := self._session.change(query, keep=keep, count=_CHUNK):
             total += number
         return total
-
-    def _delete_some(self, query: str, keep: float) -> int:
-        session = self._session
-        if isinstance(session, SqliteSession):
-            before = session.connection.total_changes
-            session.run(query, keep=keep, count=_CHUNK)
-            return session.connection.total_changes - before
-        statement = session._statements(query)
-        done = session.connection.execute(statement.sql.encode(), statement.values({"keep": keep, "count": _CHUNK}))
-        return done.rowcount
 
     def _rotate(self, session: PostgresSession, keep: float) -> int:
         """Empty the slots whose messages are all sent and old, and direct new messages to the next one."""

@@ -275,14 +275,9 @@ class SqliteFeed(_Leases):
 
     def renew(self, seconds: float) -> bool:
         with self.session.transaction():
-            known = self._changed("renew_relay", seconds)
-            kept = self._changed("renew_lanes", seconds)
+            known = self.session.change("renew_relay", relay=self.relay, lease=seconds)
+            kept = self.session.change("renew_lanes", relay=self.relay, lease=seconds)
         return self._is_fair(known, kept, *self.session.run("crowd")[0])
-
-    def _changed(self, name: str, seconds: float) -> int:
-        before = self.session.connection.total_changes
-        self.session.run(name, relay=self.relay, lease=seconds)
-        return self.session.connection.total_changes - before
 
     def release(self) -> None:
         with self.session.transaction():
@@ -307,9 +302,8 @@ class SqliteFeed(_Leases):
 
     def advance(self, batch: Batch, held: Sequence[Settled]) -> None:
         with self.session.transaction():
-            before = self.session.connection.total_changes
-            self.session.run("progress", seq=batch.after, lanes=list(batch.lanes), relay=self.relay)
-            if self.session.connection.total_changes - before < len(batch.lanes):
+            moved = self.session.change("progress", seq=batch.after, lanes=list(batch.lanes), relay=self.relay)
+            if moved < len(batch.lanes):
                 raise LeaseLost(f"relay {self.relay} no longer holds the lanes {sorted(batch.lanes)}")
             self._hold(held)
         for lane in batch.lanes:

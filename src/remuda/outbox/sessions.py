@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from remuda.model.errors import InvalidOption
@@ -24,18 +24,9 @@ _SQLITE: Final = "sqlite:///"
 _WAIT: Final = 10.0
 
 
-class Session(Protocol):
-    """A connection that runs statements by name. Each commits by itself unless it is inside `transaction`."""
-
-    dialect: Dialect
-
-    def run(self, name: str, slot: int | str = "", /, **given: Any) -> list[tuple[Any, ...]]: ...
-    def script(self, sql: str) -> None: ...
-    def transaction(self) -> AbstractContextManager[Any]: ...
-    def close(self) -> None: ...
-
-
 class PostgresSession:
+    """Runs statements by name on PostgreSQL. Each commits by itself unless it is inside `transaction`."""
+
     dialect: Dialect = "postgres"
 
     def __init__(self, url: str, names: Names) -> None:
@@ -57,6 +48,13 @@ class PostgresSession:
             cursor.execute(statement.sql, statement.values(given), prepare=True)
             return cursor.fetchall() if cursor.description is not None else []
 
+    def change(self, name: str, /, **given: Any) -> int:
+        """Run a statement, and return the number of rows that it changed."""
+        statement = self._statements(name)
+        with explain_errors(self.names, "postgres"), self.connection.cursor(binary=True) as cursor:
+            cursor.execute(statement.sql, statement.values(given))
+            return cursor.rowcount
+
     def script(self, sql: str) -> None:
         with self.connection.transaction():
             self.connection.execute(sql.encode())
@@ -69,6 +67,8 @@ class PostgresSession:
 
 
 class SqliteSession:
+    """Runs statements by name on SQLite. Each commits by itself unless it is inside `transaction`."""
+
     dialect: Dialect = "sqlite"
 
     def __init__(self, url: str, names: Names) -> None:
@@ -85,6 +85,12 @@ class SqliteSession:
         values = [json.dumps(value) if isinstance(value, list) else value for value in statement.values(given)]
         with explain_errors(self.names, "sqlite"):
             return self.connection.execute(statement.sql, values).fetchall()
+
+    def change(self, name: str, /, **given: Any) -> int:
+        """Run a statement, and return the number of rows that it changed."""
+        before = self.connection.total_changes
+        self.run(name, **given)
+        return self.connection.total_changes - before
 
     def script(self, sql: str) -> None:
         try:

@@ -167,7 +167,7 @@ def test_s5_a_frozen_host_is_reported_and_can_be_ended(
             broker.publish(Message("jobs", b"kept for the next host"))
         with caplog.at_level(logging.WARNING, "remuda.guest"):
             eventually(lambda: "has not answered" in caplog.text)
-        assert f"process {os.getpid()} has" in remuda("takeover", str(place), "--yes").out
+        assert f"process {os.getpid()} is now the host" in remuda("takeover", str(place), "--yes").out
         eventually(lambda: not broker.runtime.remote)
         guest._patience = 60
         monkeypatch.setattr(inspect, "answers", partial(answers, patience=60.0))

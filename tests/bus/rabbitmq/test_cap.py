@@ -52,7 +52,7 @@ def bound(url: str, *arguments: str) -> str:
 
 def test_m3_a_handler_takes_what_a_cap_service_sends(clean_url: str, channel: Channel) -> None:
     """M3: queue and binding are there before the .NET side starts, which then finds what it would have made."""
-    assert "shop.v1 takes order.placed" in bound(clean_url, "shop", "order.placed")
+    assert "shop.v1 receives order.placed" in bound(clean_url, "shop", "order.placed")
     channel.declare_exchange("cap.default.router", "topic", durable=True)
     channel.declare_queue("shop.v1", arguments={"x-message-ttl": 864000000})
     headers = {

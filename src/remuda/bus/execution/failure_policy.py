@@ -31,7 +31,7 @@ Fate = tuple[Settlement, str | None]
 
 
 class FailurePolicy:
-    """Decides by the settings of one queue, and logs every outcome but success."""
+    """Decides by the settings of one queue, and logs failures and messages that are kept."""
 
     def __init__(self, queue: str, settings: QueueSettings, on_threshold: Threshold | None, clock: Clock) -> None:
         self._queue = queue

@@ -107,7 +107,7 @@ class ThreadWorker:
             state = active.close()
             if state is None:
                 return False
-            self._processor.settle(delivery, state.finished, state.waiting, self._pool.stopping)
+            self._processor.settle(delivery, state.finished, state.waiting, stopping)
             return True
         finally:
             self._active = None

@@ -36,7 +36,6 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     executor: ExecutorKind | None = None
     batch: int | None = None
-    queue_size: int | None = None
     unique: bool = False
     keep_result: bool = False
 

@@ -65,13 +65,13 @@ class HandlerRegistry:
                 continue
             if other.id == handler.id == handler.queue and other.function != handler.function:
                 raise InvalidOption(
-                    f"two handlers are called {handler.id} and would compete for one queue; give one of them another, "
-                    "or both a group if that is meant"
+                    f"two handlers are called {handler.id} and would compete for one queue; give one of them another "
+                    "queue, or both the same group if that is intended"
                 )
             if other.options != handler.options:
                 raise InvalidOption(
                     f"handlers {other.id} and {handler.id} share the queue {handler.queue} but differ in their "
-                    "options; give them the same, or another group"
+                    "options; give them the same options, or different groups"
                 )
             if handler.signature.batch and other.function != handler.function:
                 raise InvalidOption(

@@ -82,7 +82,7 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
     if spread and not required and not by_type and _is_by_name_only(parameters, body):
         raise InvalidOption(
             f"handler {name} takes {' and '.join(spread)} but names no parameter for the body, so it would be called "
-            "without it. Name one; if a decorator hides the handler's parameters, give that functools.wraps"
+            "without it. Name one; if a decorator hides the handler's parameters, use functools.wraps in it"
         )
     body_type = Any if body is None else wanted_types[body]
     if batch:

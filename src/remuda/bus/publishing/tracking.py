@@ -113,7 +113,7 @@ def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, t
                 ) from None
             return bodies.decode(kept.body, kept.mime_type, wanted)
         if time.monotonic() >= deadline:
-            raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and will be")
+            raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and will be handled")
         time.sleep(_POLL)
 
 

@@ -148,7 +148,7 @@ class Settings:
             failover=pick("message.failover", options.failover),
             threads=pick("message.threads", options.threads),
             executor=pick("message.executor", options.executor),
-            queue_size=pick("message.queue.size", options.queue_size),
+            queue_size=pick("message.queue.size", None),
             batch=options.batch,
             unique=options.unique,
         )
@@ -166,6 +166,7 @@ class Settings:
                 "message.failover": (chosen.failover, options.failover),
                 "message.threads": (chosen.threads, options.threads),
                 "message.executor": (chosen.executor, options.executor),
+                "message.queue.size": (chosen.queue_size, None),
             }
             for name, (value, written) in shown_settings.items():
                 own = self._source_of(name, queue)
