@@ -15,6 +15,7 @@ from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
 from remuda.server.http.api import Api
 from remuda.server.http.app import create_app
+from remuda.server.http.endpoints import endpoints
 from remuda.server.http.masks import MASK, masked
 from remuda.server.http.serving import Listen, check_safe, read_listen
 from remuda.server.http.users import Role, User, Users, make_entry, save_entry
@@ -122,7 +123,7 @@ def test_every_verb_needs_a_login_and_its_role(guarded: Site, clients: Clients) 
     stranger = clients(guarded)
     viewer = log_in(clients(guarded), "vic")
     basic = {"Authorization": "Basic " + base64.b64encode(f"vic:{PASSWORD}".encode()).decode()}
-    for operation in Api().operations():
+    for operation in endpoints(Api()):
         path = re.sub(r"{answer:\w+}", "ack", operation.path)
         path = re.sub(r"{(\w+)(:\w+)?}", "orders", path)
         assert stranger.request(operation.method, path).status_code == 401, operation
