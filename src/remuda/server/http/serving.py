@@ -94,7 +94,7 @@ class Server:
 
     @contextmanager
     def _ended_by_signals(self) -> Iterator[None]:
-        """Catch the signal that ends the server: uvicorn raises it again afterwards, and it would end the process before
+        """Catch the signal that ends the server: uvicorn raises it again afterwards, which would end the process before
         its bus is closed."""
         if threading.current_thread() is not threading.main_thread():
             yield
