@@ -274,6 +274,27 @@ def test_users_are_kept_hashed_and_replaced(tmp_path: Path) -> None:
         Users.load(file)
 
 
+def test_a_users_file_keeps_its_mode_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    """U2"""
+    file = tmp_path / "users.txt"
+    save_entry(file, make_entry("ann", PASSWORD, "viewer"))
+    file.chmod(0o644)  # as where a server in a container reads it, as another user
+    save_entry(file, make_entry("bob", PASSWORD, "viewer"))
+    assert file.stat().st_mode & 0o777 == 0o644
+    nowhere = tmp_path / "nowhere" / "users.txt"
+    with pytest.raises(InvalidOption, match=r"users\.txt' cannot be written: No such file or directory; nothing was"):
+        save_entry(nowhere, make_entry("ann", PASSWORD, "viewer"))
+    file.write_text(f"\n{file.read_text()}eve root scrypt x y\n")
+    with pytest.raises(InvalidOption, match="line 4"):
+        Users.load(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidOption, match="not a users file"):
+        Users.load(file)
+    with pytest.raises(InvalidOption, match="cannot be read: Is a directory"):
+        save_entry(tmp_path, make_entry("ann", PASSWORD, "viewer"))
+    assert list(tmp_path.iterdir()) == [file]
+
+
 @pytest.mark.parametrize(
     ("name", "password", "role", "said"),
     [("", PASSWORD, "viewer", "name"), ("a b", PASSWORD, "viewer", "name"), ("a", "short", "viewer", "8 characters"),
