@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.bus.bus import Bus
 from remuda.model.message import Message
-from remuda.server.http import deliveries, stream, wire
+from remuda.server.http import deliveries, schemas, stream
 from remuda.server.http.api import Api
 from remuda.server.http.idempotency import Idempotency
 from remuda.server.http.problems import Problem
@@ -345,7 +345,7 @@ def test_offsets_within_a_group_are_gone_through_once() -> None:
         async def run(self, *_: object) -> object:
             return SimpleNamespace(offsets=[5, 6, 7])
 
-    asked = wire.Choice(group="k", offsets=Offsets([9, 7, 5]))
+    asked = schemas.Choice(group="k", offsets=Offsets([9, 7, 5]))
     chosen = asyncio.run(Api()._choice(Asking(), asked))  # type: ignore[arg-type]
     assert chosen.offsets == ((5, 1), (7, 1))
     assert len(rounds) == 1

@@ -20,6 +20,7 @@ from remuda.bus.bus import Bus
 from remuda.server.http import openapi
 from remuda.server.http.api import Api
 from remuda.server.http.app import create_app
+from remuda.server.http.endpoints import endpoints
 from remuda.server.http.serving import Listen, Server
 from tests.server.site import serving
 
@@ -37,7 +38,7 @@ def address() -> Iterator[str]:
         server.stop()
 
 
-schema = schemathesis.openapi.from_dict(openapi.document(Api().operations())).exclude(path_regex="stream$")
+schema = schemathesis.openapi.from_dict(openapi.document(endpoints(Api()))).exclude(path_regex="stream$")
 
 
 @schemathesis.serializer("application/x-ndjson")

@@ -15,6 +15,7 @@ from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
 from remuda.server.http.api import Api
 from remuda.server.http.app import create_app
+from remuda.server.http.endpoints import endpoints
 from remuda.server.http.masks import MASK, masked
 from remuda.server.http.serving import Listen, check_safe, read_listen
 from remuda.server.http.users import Role, User, Users, make_entry, save_entry
@@ -122,7 +123,7 @@ def test_every_verb_needs_a_login_and_its_role(guarded: Site, clients: Clients) 
     stranger = clients(guarded)
     viewer = log_in(clients(guarded), "vic")
     basic = {"Authorization": "Basic " + base64.b64encode(f"vic:{PASSWORD}".encode()).decode()}
-    for operation in Api().operations():
+    for operation in endpoints(Api()):
         path = re.sub(r"{answer:\w+}", "ack", operation.path)
         path = re.sub(r"{(\w+)(:\w+)?}", "orders", path)
         assert stranger.request(operation.method, path).status_code == 401, operation
@@ -271,6 +272,27 @@ def test_users_are_kept_hashed_and_replaced(tmp_path: Path) -> None:
     file.write_text("ann operator plain x y\n")
     with pytest.raises(InvalidOption, match="line 1"):
         Users.load(file)
+
+
+def test_a_users_file_keeps_its_mode_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    """U2"""
+    file = tmp_path / "users.txt"
+    save_entry(file, make_entry("ann", PASSWORD, "viewer"))
+    file.chmod(0o644)  # as where a server in a container reads it, as another user
+    save_entry(file, make_entry("bob", PASSWORD, "viewer"))
+    assert file.stat().st_mode & 0o777 == 0o644
+    nowhere = tmp_path / "nowhere" / "users.txt"
+    with pytest.raises(InvalidOption, match=r"users\.txt' cannot be written: No such file or directory; nothing was"):
+        save_entry(nowhere, make_entry("ann", PASSWORD, "viewer"))
+    file.write_text(f"\n{file.read_text()}eve root scrypt x y\n")
+    with pytest.raises(InvalidOption, match="line 4"):
+        Users.load(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidOption, match="not a users file"):
+        Users.load(file)
+    with pytest.raises(InvalidOption, match="cannot be read: Is a directory"):
+        save_entry(tmp_path, make_entry("ann", PASSWORD, "viewer"))
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(

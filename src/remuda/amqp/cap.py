@@ -104,9 +104,9 @@ def reply_headers(parent: CapMessage) -> dict[str, str]:
 def bind(
     channel: Channel, group: str, names: Iterable[str], *, version: str = "v1", queue_type: str | None = None
 ) -> str:
-    """Make exchange, queue and bindings as CAP would, so that nothing published before its service starts is lost.
+    """Create exchange, queue and bindings as CAP would, so that nothing published before its service starts is lost.
 
-    A queue that is there already is left as it is. Gives the queue's name.
+    A queue that exists already is left as it is. Returns the queue's name.
     """
     if not isinstance(group, str) or not group:
         raise InvalidOption(f"group must be a string, not {group!r}")

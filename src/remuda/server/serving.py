@@ -1,4 +1,4 @@
-"""`remuda serve`: listeners beside one broker, until a signal ends them in order."""
+"""`remuda serve`: listeners on one broker, until a signal ends them in order."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import hmac
 import os
 import re
 import secrets
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.model.errors import InvalidOption
+from remuda.server.secretfile import write_secret_file
 
 ACCESSES: Final = ("configure", "write", "read")
 EVERYTHING: Final = dict.fromkeys(ACCESSES, ".*")
@@ -186,22 +186,13 @@ def check_vhost(name: str) -> str:
 
 
 def _write(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
-    file = Path(path)
     lines = ["# Written by `remuda users`. Passwords are scrypt hashes; patterns are regular expressions.", "[users]"]
     for name, entry in entries.items():
         lines += ["", f"[users.{_quoted(name)}]", f"password = {_quoted(entry['password'])}"]
         for vhost, granted in entry.get("vhosts", {"/": EVERYTHING}).items():
             lines.append(f"[users.{_quoted(name)}.vhosts.{_quoted(vhost)}]")
             lines += [f"{access} = {_quoted(pattern)}" for access, pattern in granted.items()]
-    beside = file.with_name(f"{file.name}.{os.getpid()}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        if file.exists():  # the server's user may still read it
-            os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))
-        out.write("\n".join(lines) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(beside, file)
+    write_secret_file(path, "\n".join(lines) + "\n")
 
 
 def _quoted(text: str) -> str:

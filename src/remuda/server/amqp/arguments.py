@@ -64,7 +64,7 @@ def check_queue_arguments(name: str, vhost: str, arguments: Table, queue_type: s
 
 
 def check_consumer_arguments(name: str, vhost: str, arguments: Table, queue_type: str) -> int:
-    """Refuse arguments of a consumer that RabbitMQ would refuse; gives its priority."""
+    """Refuse arguments of a consumer that RabbitMQ would refuse; returns its priority."""
     if "x-stream-offset" in arguments:
         raise Failure(
             PRECONDITION_FAILED,

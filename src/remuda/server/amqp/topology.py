@@ -224,7 +224,7 @@ def _is_running(owner: str, this: str) -> bool:
         pid, started, _ = server.split(".", 2)
         os.kill(int(pid), 0)
     except (ProcessLookupError, OverflowError, ValueError):
-        return False  # also if somebody else wrote that binding
+        return False  # or the owner was forged
     except PermissionError:
         pass
     return _started(int(pid)) == started

@@ -1,4 +1,4 @@
-"""The API's handlers, and the table that lists them."""
+"""The API's handlers."""
 
 from __future__ import annotations
 
@@ -14,47 +14,20 @@ from remuda.model.errors import InvalidOption
 from remuda.model.filters import MessageFilter
 from remuda.model.state import PARKED, State
 from remuda.model.topics import has_prefix
-from remuda.server.http import wire
+from remuda.server.http import schemas
 from remuda.server.http.deliveries import Deliveries
 from remuda.server.http.idempotency import Idempotency
-from remuda.server.http.operations import JSON, NDJSON, Call, Operation, Parameter
+from remuda.server.http.operations import JSON, NDJSON, Call
 from remuda.server.http.problems import Problem, problem_of
 from remuda.server.http.search import MAX_PAGE
 from remuda.server.http.service import ANSWERS, chosen_offsets, seconds
 from remuda.server.http.stream import LogStream, Streams
-from remuda.server.http.users import Role
 from remuda.server.http.values import Query, QueueDetail
 
 MAX_BATCH: Final = 100_000
-_one = msgspec.json.Decoder(wire.NewMessage)
-_many = msgspec.json.Decoder(list[wire.NewMessage])
-_WHOLE: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 62)}
-_STATE_NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State}
-_NAMED: Final = f"({'|'.join(_STATE_NAMES)})"
-_STATES: Final = {"type": "string", "pattern": f"^([{''.join(State)}]+|{_NAMED}(,{_NAMED})*)$"}
-
-_FILTERS: Final = (
-    Parameter("queue", "Only this queue."),
-    Parameter("topic", "A topic prefix: fruit finds fruit.sour, not fruits.x."),
-    Parameter("state", "States by letters, such as EIN, or by names, such as dead,invalid.", _STATES),
-    Parameter("since", "Published at or after this time, in microseconds.", _WHOLE),
-    Parameter("until", "Published before this time, in microseconds.", _WHOLE),
-    Parameter("object", "The object."),
-    Parameter("key", "The key."),
-    Parameter("text", "Words in the body."),
-)
-_PAGING: Final = (
-    Parameter("cursor", "Where the page begins: `next` of the previous page."),
-    Parameter("limit", "The most entries to return.", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}),
-)
-_LOG: Final = (
-    Parameter("kind", "messages, or events.", {"type": "string", "enum": ["messages", "events"]}),
-    Parameter("from", "Begin at this offset, or position for events; at the end by default.", _WHOLE),
-    Parameter("since", "Begin at this time, in microseconds.", _WHOLE),
-    Parameter("queue", "Only this queue."),
-    Parameter("topic", "Only topics under this prefix; for messages."),
-    Parameter("state", "Letters of states; for events.", _STATES),
-)
+_one = msgspec.json.Decoder(schemas.NewMessage)
+_many = msgspec.json.Decoder(list[schemas.NewMessage])
+STATE_NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State}
 
 
 class Api:
@@ -89,53 +62,53 @@ class Api:
         if len(given) > MAX_BATCH:
             raise Problem(413, "Request too large", f"a batch has at most {MAX_BATCH} messages; split it")
         if not given:
-            return msgspec.json.encode(wire.Published([], 0))
-        messages = wire.columns_of(given, call.user.name, time.time_ns() // 1000)
+            return msgspec.json.encode(schemas.Published([], 0))
+        messages = schemas.columns_of(given, call.user.name, time.time_ns() // 1000)
         receipt = call.service.publish(messages, queue, call.user.name, timeout)
         if receipt.refusals and len(receipt) == 1:
             raise problem_of(receipt.refusals[0])
         refused = {str(row): str(error) for row, error in receipt.refusals.items()}
-        return msgspec.json.encode(wire.Published(receipt.ids, receipt.accepted, refused))
+        return msgspec.json.encode(schemas.Published(receipt.ids, receipt.accepted, refused))
 
     async def resend(self, call: Call) -> Any:
-        asked = await call.decoded(wire.ResendRequest)
+        asked = await call.decoded(schemas.ResendRequest)
         body: bytes | None = None
         if bytes(asked.body) or asked.text is not None or asked.base64 is not None:
-            body, _ = wire.body_of(asked.body, asked.text, asked.base64)
+            body, _ = schemas.body_of(asked.body, asked.text, asked.base64)
         id = await call.run(
             call.service.resend, call.path("id"), call.user.name, queue=asked.queue, topic=asked.topic, body=body,
             headers=asked.headers, mime_type=asked.mime_type, forget=asked.forget,
         )  # fmt: skip
-        return wire.Resent(id)
+        return schemas.Resent(id)
 
     # Reading
 
-    async def queues(self, call: Call) -> wire.QueuePage:
+    async def queues(self, call: Call) -> schemas.QueuePage:
         prefix, cursor, limit = call.text("prefix") or "", call.text("cursor"), call.number("limit", 100, 1, MAX_PAGE)
         queues = await call.run(call.service.queues)
         found = [queue for queue in queues if queue.name.startswith(prefix) and (cursor is None or queue.name > cursor)]
-        return wire.QueuePage(found[:limit], found[limit - 1].name if len(found) > limit else None)
+        return schemas.QueuePage(found[:limit], found[limit - 1].name if len(found) > limit else None)
 
-    async def queue(self, call: Call) -> wire.QueueAnswer:
+    async def queue(self, call: Call) -> schemas.QueueAnswer:
         return _queue(await call.run(call.service.queue, call.path("name")))
 
     async def changes(self, call: Call) -> Any:
         name, limit = call.path("name"), call.number("limit", 100, 1, MAX_PAGE)
         await call.run(call.service.queue, name)
-        return wire.Changes(await call.run(call.service.changes, name, limit))
+        return schemas.Changes(await call.run(call.service.changes, name, limit))
 
     async def messages(self, call: Call) -> Any:
         query = read_query(call, call.number("limit", 50, 1, MAX_PAGE))
         await call.run(call.service.refresh)
         page = await call.run(call.service.search, query)
-        return wire.MessagePage(page.messages, page.next, page.note)
+        return schemas.MessagePage(page.messages, page.next, page.note)
 
     async def message(self, call: Call) -> Any:
         life = await call.run(call.service.life, call.path("id"))
-        return wire.LifeAnswer(life.document, life.timeline, life.parent, life.children)
+        return schemas.LifeAnswer(life.document, life.timeline, life.parent, life.children)
 
     async def dead(self, call: Call) -> Any:
-        return wire.Groups(await call.run(call.service.groups, call.path("name")))
+        return schemas.Groups(await call.run(call.service.groups, call.path("name")))
 
     # Queues
 
@@ -154,7 +127,7 @@ class Api:
         await call.run(call.service.remove_queue, call.path("name"), call.user.name)
 
     async def pause(self, call: Call) -> Any:
-        asked = await call.decoded(wire.PauseRequest)
+        asked = await call.decoded(schemas.PauseRequest)
         return await self._status(call, "paused" if asked.refuse else "only-publish")
 
     async def resume(self, call: Call) -> Any:
@@ -165,29 +138,29 @@ class Api:
         return _queue(await call.run(call.service.queue, call.path("name")))
 
     async def clear(self, call: Call) -> Any:
-        asked = await call.decoded(wire.ClearRequest)
+        asked = await call.decoded(schemas.ClearRequest)
         chosen = WaitingFilter(asked.topic or None, asked.reason or None, asked.since, asked.until)
-        return wire.Settled(await call.run(call.service.clear, call.path("name"), call.user.name, chosen))
+        return schemas.Settled(await call.run(call.service.clear, call.path("name"), call.user.name, chosen))
 
     async def reprocess(self, call: Call) -> Any:
-        asked = await call.decoded(wire.ReprocessRequest)
+        asked = await call.decoded(schemas.ReprocessRequest)
         chosen = await self._choice(call, asked)
         retries = asked.waiting and not asked.states and asked.offsets is None and asked.group is None
         count = await call.run(call.service.reprocess, call.path("name"), chosen, call.user.name, retries=retries)
-        return wire.Settled(count)
+        return schemas.Settled(count)
 
     async def forget(self, call: Call) -> Any:
-        chosen = await self._choice(call, await call.decoded(wire.Choice))
-        return wire.Settled(await call.run(call.service.forget, call.path("name"), chosen, call.user.name))
+        chosen = await self._choice(call, await call.decoded(schemas.Choice))
+        return schemas.Settled(await call.run(call.service.forget, call.path("name"), chosen, call.user.name))
 
     async def move(self, call: Call) -> Any:
-        asked = await call.decoded(wire.MoveRequest)
-        if asked.waiting and asked.choice != wire.Choice():
+        asked = await call.decoded(schemas.MoveRequest)
+        if asked.waiting and asked.choice != schemas.Choice():
             raise InvalidOption("choice is for messages that ended without success; waiting moves all that wait")
         chosen = None if asked.waiting else await self._choice(call, asked.choice)
-        return wire.Settled(await call.run(call.service.move, call.path("name"), asked.to, chosen, call.user.name))
+        return schemas.Settled(await call.run(call.service.move, call.path("name"), asked.to, chosen, call.user.name))
 
-    async def _choice(self, call: Call, asked: wire.Choice) -> MessageFilter:
+    async def _choice(self, call: Call, asked: schemas.Choice) -> MessageFilter:
         offsets = asked.offsets
         if asked.group is not None:
             group = await call.run(call.service.group, call.path("name"), asked.group)
@@ -197,7 +170,7 @@ class Api:
     # Taking
 
     async def pull(self, call: Call) -> Any:
-        asked = await call.decoded(wire.PullRequest)
+        asked = await call.decoded(schemas.PullRequest)
         if asked.consumer is not None and not asked.consumer.isprintable():
             raise InvalidOption(f"consumer contains unprintable characters: {asked.consumer!r}")
         self.deliveries.check_room()
@@ -213,7 +186,7 @@ class Api:
                 return Response(status_code=400)
         delivery = pulling.result()
         if delivery is None:
-            return wire.Pulled(None, [])
+            return schemas.Pulled(None, [])
         if await call.request.is_disconnected():
             await call.service.answer(delivery, "release")
             return Response(status_code=400)
@@ -222,11 +195,11 @@ class Api:
             for offset, attempt, message in zip(delivery.offsets, delivery.attempts, delivery, strict=True)
         ]
         token = self.deliveries.add(delivery) if delivery.lease is not None else None
-        return wire.Pulled(token, messages, delivery.deadline)
+        return schemas.Pulled(token, messages, delivery.deadline)
 
     async def answer(self, call: Call) -> Any:
         name = call.path("answer")
-        asked = await call.decoded(wire.AnswerRequest)
+        asked = await call.decoded(schemas.AnswerRequest)
         delivery = self.deliveries.get(call.path("token"))
         if asked.rows is not None and any(row >= len(delivery) for row in asked.rows):
             raise InvalidOption(f"rows are numbers from 0 to {len(delivery) - 1}")
@@ -241,14 +214,14 @@ class Api:
             delivery, name, rows=asked.rows, after=after, reason=asked.reason, to=asked.to,
             front=asked.front, counted=asked.counted,
         )  # fmt: skip
-        return wire.Settled(count)
+        return schemas.Settled(count)
 
     async def renew(self, call: Call) -> Any:
         delivery = self.deliveries.get(call.path("token"))
         renewed = await call.service.renew(delivery)
         if renewed:
             self.deliveries.renewed(call.path("token"), 3600 * 1_000_000)
-        return wire.Renewed(renewed)
+        return schemas.Renewed(renewed)
 
     # The log
 
@@ -261,7 +234,7 @@ class Api:
         name = "position" if events else "offset"
         kept = [entry for entry in entries if start <= entry[name]]
         following = kept[-1][name] + 1 if kept else start
-        return wire.LogPage([entry for entry in kept if wanted(entry)], following)
+        return schemas.LogPage([entry for entry in kept if wanted(entry)], following)
 
     async def stream(self, call: Call) -> Any:
         events, start = await self._start(call)
@@ -285,233 +258,12 @@ class Api:
             return events, await call.run(call.service.offset_at, call.number("since", 0), events)
         return events, (await call.run(call.service.end))[1 if events else 0]
 
-    def operations(self) -> list[Operation]:
-        """All operations, in the order in which their paths are matched."""
-        operator, queue = Role.OPERATOR, "/api/v1/queues/{name:path}"
-        choice_, settled = wire.Choice, wire.Settled
-        delivery = "/api/v1/deliveries/{token}"
-        answers = "/api/v1/deliveries/{token}/{answer:answer}"
-        return [
-            Operation(
-                "POST",
-                "/api/v1/messages",
-                self.publish,
-                "Publish one message, a list, or NDJSON",
-                wire.Published,
-                201,
-                wire.NewMessage | list[wire.NewMessage],
-                (
-                    Parameter("queue", "Publish only to this queue."),
-                    Parameter("timeout", "How long to wait for a consumer if the queue commits late, such as 5s."),
-                ),
-                (JSON, NDJSON),
-                role=operator,
-                problems=(404, 409, 413, 422, 504, 507),
-            ),
-            Operation(
-                "GET",
-                "/api/v1/messages",
-                self.messages,
-                "Search messages, the newest first",
-                wire.MessagePage,
-                parameters=(*_FILTERS, *_PAGING),
-                problems=(404,),
-            ),
-            Operation(
-                "POST",
-                "/api/v1/messages/{id:path}/resend",
-                self.resend,
-                "Publish a message again, edited",
-                wire.Resent,
-                200,
-                wire.ResendRequest,
-                role=operator,
-                problems=(404, 409, 413),
-                optional=True,
-            ),
-            Operation(
-                "GET",
-                "/api/v1/messages/{id:path}",
-                self.message,
-                "One message's whole life",
-                wire.LifeAnswer,
-                problems=(404,),
-            ),
-            Operation(
-                "GET",
-                "/api/v1/queues",
-                self.queues,
-                "All queues by name",
-                wire.QueuePage,
-                parameters=(Parameter("prefix", "Only names that begin with this."), *_PAGING),
-            ),
-            Operation(
-                "GET",
-                f"{queue}/changes",
-                self.changes,
-                "What somebody did to the queue, newest first: status, options, forgotten messages",
-                wire.Changes,
-                problems=(404,),
-                parameters=_PAGING[1:],
-            ),
-            Operation(
-                "GET", f"{queue}/dead", self.dead, "Dead letters by exception and place", wire.Groups, problems=(404,)
-            ),
-            Operation(
-                "POST",
-                f"{queue}/pull",
-                self.pull,
-                "Take messages; answer them with the token of their delivery",
-                wire.Pulled,
-                200,
-                wire.PullRequest,
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "POST",
-                f"{queue}/pause",
-                self.pause,
-                "Stop delivering a queue's messages; with refuse, also refuse publishers",
-                wire.QueueAnswer,
-                200,
-                wire.PauseRequest,
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "POST",
-                f"{queue}/resume",
-                self.resume,
-                "Resume a queue",
-                wire.QueueAnswer,
-                role=operator,
-                problems=(404, 409),
-            ),
-            Operation(
-                "POST",
-                f"{queue}/clear",
-                self.clear,
-                "End all waiting messages, or those that match",
-                settled,
-                200,
-                wire.ClearRequest,
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "POST",
-                f"{queue}/reprocess",
-                self.reprocess,
-                "Send dead letters, and messages that wait for a retry, back to the queue",
-                settled,
-                200,
-                wire.ReprocessRequest,
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "POST",
-                f"{queue}/forget",
-                self.forget,
-                "Delete dead letters for good",
-                settled,
-                200,
-                choice_,
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "POST",
-                f"{queue}/move",
-                self.move,
-                "Move messages to another queue",
-                settled,
-                200,
-                wire.MoveRequest,
-                role=operator,
-                problems=(404, 409),
-            ),
-            Operation("GET", queue, self.queue, "One queue", wire.QueueAnswer, problems=(404,)),
-            Operation(
-                "PUT",
-                queue,
-                self.create,
-                "Create a queue with these options",
-                wire.QueueAnswer,
-                200,
-                dict[str, Any],
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "PATCH",
-                queue,
-                self.configure,
-                "Change a queue's options",
-                wire.QueueAnswer,
-                200,
-                dict[str, Any],
-                role=operator,
-                problems=(404, 409),
-            ),
-            Operation(
-                "DELETE",
-                queue,
-                self.remove,
-                "Remove a queue and end its messages",
-                None,
-                204,
-                role=operator,
-                problems=(404, 409),
-            ),
-            Operation(
-                "POST",
-                f"{delivery}/renew",
-                self.renew,
-                "Restart the time for an answer",
-                wire.Renewed,
-                role=operator,
-                problems=(404,),
-            ),
-            Operation(
-                "POST",
-                answers,
-                self.answer,
-                "Answer messages of a delivery",
-                settled,
-                200,
-                wire.AnswerRequest,
-                role=operator,
-                problems=(404, 409),
-                optional=True,
-            ),
-            Operation(
-                "GET", "/api/v1/log", self.log, "Entries of the event log", wire.LogPage, parameters=(*_LOG, _PAGING[1])
-            ),
-            Operation(
-                "GET",
-                "/api/v1/log/stream",
-                self.stream,
-                "The event log as a live stream",
-                None,
-                parameters=_LOG,
-                answers=("text/event-stream",),
-            ),
-        ]
-
 
 def _created(published: bytes) -> Response:
     return Response(published, 201, media_type=JSON)
 
 
-def _read_messages(content: bytes, kind: str) -> list[wire.NewMessage]:
+def _read_messages(content: bytes, kind: str) -> list[schemas.NewMessage]:
     try:
         if kind == NDJSON:
             return _one.decode_lines(content)
@@ -544,7 +296,7 @@ def read_states(text: str | None) -> frozenset[State]:
     try:
         return frozenset(map(State, text))
     except ValueError:
-        named = [_STATE_NAMES.get(name.strip()) for name in text.split(",")]
+        named = [STATE_NAMES.get(name.strip()) for name in text.split(",")]
     if None in named:
         raise InvalidOption(f"states are letters of {''.join(State)}, or names such as dead,invalid, not {text[:40]!r}")
     return frozenset(state for state in named if state is not None)
@@ -559,19 +311,19 @@ def choice(
     return MessageFilter(states=chosen, reason=reason or None, since=since or 0, until=until, offsets=by_offset)
 
 
-def _queue(detail: QueueDetail) -> wire.QueueAnswer:
-    return wire.QueueAnswer(
+def _queue(detail: QueueDetail) -> schemas.QueueAnswer:
+    return schemas.QueueAnswer(
         detail.summary, detail.options, list(detail.consumers), detail.entered, detail.late_answers, detail.oldest
     )
 
 
-def _pulled(offset: int, attempt: int, message: Any) -> wire.PulledMessage:
+def _pulled(offset: int, attempt: int, message: Any) -> schemas.PulledMessage:
     text: str | None
     try:
         text, base64 = message.body.decode(), None
     except UnicodeDecodeError:
         text, base64 = None, message.body
-    return wire.PulledMessage(
+    return schemas.PulledMessage(
         offset, message.id, message.name, attempt, message.mime_type, dict(message.headers), message.created,
         message.object, message.key, text, base64,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from remuda.bus.bus import Bus
 from remuda.server.http import metrics, openapi, pages, surroundings
 from remuda.server.http.api import Api, answer_names
+from remuda.server.http.endpoints import endpoints
 from remuda.server.http.guard import Guard, Identify
 from remuda.server.http.operations import routes
 from remuda.server.http.pageset import error_page, in_thread
@@ -57,7 +58,7 @@ def create_app(
     """An ASGI application for a bus. Without `users` or `identify` it answers only this machine."""
     service = bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher, index=index)
     api = Api(streams)
-    operations = api.operations()
+    operations = endpoints(api)
     described = msgspec.json.encode(openapi.document(operations))
 
     async def document(request: Request) -> Response:

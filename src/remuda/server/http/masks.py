@@ -1,4 +1,4 @@
-"""Secrets in headers are shown to nobody: not on pages, not over the API."""
+"""Masks secrets in headers, on pages and in the API. Only a consumer that pulls a message gets them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SECRET: Final = re.compile(
 
 
 def masked(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers with the values of those that hold secrets, judged by their names, hidden."""
+    """The headers, with the values of those hidden whose names suggest secrets."""
     return {name: MASK if _SECRET.search(name) else value for name, value in headers.items()}
 
 
 def unmasked(edited: Mapping[str, str], original: Mapping[str, str]) -> dict[str, str]:
-    """Edited headers, where a mask that was left alone stands for the original's value."""
+    """Edited headers, with the original value wherever a mask was left unchanged."""
     return {
         name: original[name] if value == MASK and name in original else value
         for name, value in edited.items()

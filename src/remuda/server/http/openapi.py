@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.server.http import wire
+from remuda.server.http import schemas
 from remuda.server.http.api import answer_names
 from remuda.server.http.operations import JSON, NDJSON, Operation
 
@@ -30,11 +30,11 @@ _TITLES: Final = {
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    types = [wire.ProblemAnswer]
+    types = [schemas.ProblemAnswer]
     for operation in operations:
         types += [kind for kind in (operation.request, operation.answer) if kind is not None]
-    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    known = dict(zip(map(str, types), schemas, strict=True))
+    referenced, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    known = dict(zip(map(str, types), referenced, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         path = re.sub(r"{(\w+):\w+}", r"{\1}", operation.path)
@@ -76,7 +76,7 @@ def _operation(operation: Operation, known: dict[str, Any]) -> dict[str, Any]:
     for status in sorted(problems):
         described["responses"][str(status)] = {
             "description": _TITLES[status],
-            "content": {"application/problem+json": {"schema": known[str(wire.ProblemAnswer)]}},
+            "content": {"application/problem+json": {"schema": known[str(schemas.ProblemAnswer)]}},
         }
     if operation.request is not None:
         schema = known[str(operation.request)]

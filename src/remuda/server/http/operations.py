@@ -1,4 +1,4 @@
-"""The table of the API: each row routes a request, enforces its role and limits, and documents itself."""
+"""Operations of the API: each routes a request, enforces its role and limits, and documents itself."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from remuda.bus.publishing.waiting import WaitingFilter
 from remuda.model.errors import InvalidOption
 from remuda.model.filters import MessageFilter
 from remuda.model.state import PARKED
-from remuda.server.http import render, wire
+from remuda.server.http import render, schemas
 from remuda.server.http.api import choice, read_states
 from remuda.server.http.drawing import conversation_diagram, depth_points, heat_map, sparkline
 from remuda.server.http.masks import masked
@@ -267,7 +267,7 @@ class Pages(PageSet):
             case "configure":
                 changes = _changes(form)
                 await in_thread(service.configure, name, changes, who)
-                said = "The options are changed."
+                said = "The options were changed."
             case other:
                 raise Problem(400, "Unknown action", f"there is no action {str(other)[:40]!r}")
         return self.say(request, said, back)
@@ -317,7 +317,7 @@ class Pages(PageSet):
 
     async def send_test(self, request: Request) -> Response:
         form = await self.form(request)
-        message = wire.NewMessage(
+        message = schemas.NewMessage(
             topic=form.get("topic") or "",
             text=None,
             mime_type=form.get("mime_type") or None,
@@ -328,7 +328,7 @@ class Pages(PageSet):
             priority="high" if form.get("high") == "1" else 0,
         )
         who = request.state.user.name
-        columns = wire.columns_of([message], who, time.time_ns() // 1000)
+        columns = schemas.columns_of([message], who, time.time_ns() // 1000)
         columns = msgspec.structs.replace(
             columns, bodies=[_form_body(form)], mime_type=message.mime_type or "application/json"
         )

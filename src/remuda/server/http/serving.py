@@ -94,8 +94,8 @@ class Server:
 
     @contextmanager
     def _ended_by_signals(self) -> Iterator[None]:
-        """End by signals without uvicorn's own handlers, which raise the signal again once the server has ended: that
-        would end the process before its bus is closed."""
+        """Catch the signal that ends the server: uvicorn raises it again afterwards, which would end the process before
+        its bus is closed."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from remuda.model.errors import InvalidOption
+from remuda.server.secretfile import write_secret_file
 
 _COST: Final = 1 << 14
 _BLOCK: Final = 8
@@ -58,7 +59,7 @@ class Users:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {entry.user.name: entry for entry in entries}
         if not self._entries:
-            raise InvalidOption("a users file needs at least one user")
+            raise InvalidOption("a users file needs at least one user; add one with: remuda dashboard-user FILE NAME")
         self._nobody = make_entry("nobody", secrets.token_urlsafe(16), Role.VIEWER)
 
     def __len__(self) -> int:
@@ -72,12 +73,7 @@ class Users:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Users:
-        file = Path(path)
-        try:
-            lines = file.read_text().splitlines()
-        except OSError as error:
-            raise InvalidOption(f"the users in {str(file)!r} cannot be read: {error.strerror}") from None
-        return cls(_entry(file, number, line) for number, line in enumerate(lines, 1) if line.strip())
+        return cls(_entry(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip())
 
 
 def make_entry(name: str, password: str, role: Role | str) -> Entry:
@@ -96,20 +92,22 @@ def make_entry(name: str, password: str, role: Role | str) -> Entry:
 
 def save_entry(path: str | os.PathLike[str], entry: Entry) -> bool:
     """Add a user to a file, or replace the one of the same name; returns whether it is new."""
-    file = Path(path)
-    lines = file.read_text().splitlines() if file.exists() else []
-    kept = [line for line in lines if line.strip() and line.split(" ")[0] != entry.user.name]
-    beside = file.with_name(f"{file.name}.{os.getpid()}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write("\n".join([*kept, entry.line]) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(beside, file)
-    return len(kept) == len([line for line in lines if line.strip()])
+    lines = [line for line in _lines(path) if line.strip()] if Path(path).exists() else []
+    kept = [line for line in lines if line.split(" ")[0] != entry.user.name]
+    write_secret_file(path, "\n".join([*kept, entry.line]) + "\n")
+    return len(kept) == len(lines)
 
 
-def _entry(file: Path, number: int, line: str) -> Entry:
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        return Path(path).read_text("utf-8").splitlines()
+    except OSError as error:
+        raise InvalidOption(f"the users in {os.fspath(path)!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidOption(f"{os.fspath(path)!r} is not a users file: it is not UTF-8") from None
+
+
+def _entry(path: str | os.PathLike[str], number: int, line: str) -> Entry:
     try:
         name, role, kind, salt, digest = line.split()
         if kind != "scrypt":
@@ -117,7 +115,7 @@ def _entry(file: Path, number: int, line: str) -> Entry:
         return Entry(User(name, Role(role)), base64.b64decode(salt), base64.b64decode(digest))
     except ValueError:
         raise InvalidOption(
-            f"line {number} of {str(file)!r} is not a user; write it with: remuda dashboard-user {file} NAME"
+            f"line {number} of {os.fspath(path)!r} is not a user; write it with: remuda dashboard-user {path} NAME"
         ) from None
 
 

@@ -93,7 +93,7 @@ const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", pub
 
 const utc = (seconds, from, to) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(from, to);
 
-// The labels of a time axis, as short as they can be told apart.
+// The labels of a time axis, as short as the distance between them allows.
 function clocks(_, times, axis, space, step) {
   const days = times.length > 1 && times.at(-1) - times[0] >= 86400;
   return times.map((at) => (step >= 86400 ? utc(at, 0, 10) : utc(at, days ? 5 : 11, step < 60 ? 19 : 16)));
