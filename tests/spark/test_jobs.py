@@ -241,6 +241,10 @@ def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_
             "[NOT_FOUND] no x",
         ),
         ("[A] b\nremuda.model.errors.Conflict: ours\n", "ours"),
+        (
+            '[A] of a plan: Traceback (most recent call last):\n  File "x", line 1, in y\n    z()\nKeyError: 5\n\tat z',
+            "KeyError: 5",
+        ),
     ],
 )
 def test_what_spark_complains_of_is_told_in_one_line(text: str, told: str) -> None:

@@ -38,6 +38,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
 _OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
 
+_PYTHONS: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+"""The last line of a stack of Python's: the error itself."""
 _UNTOLD: Final = re.compile(r"An error occurred while calling \S+$")
 """What PySpark says first of an error of Java's that it does not know."""
 _JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
@@ -245,6 +247,8 @@ def _reason(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
+    if python := _PYTHONS.findall(text):
+        return str(python[-1])
     lines = [line for line in text.splitlines() if line.strip() and not _UNTOLD.match(line)]
     return _JAVA.sub("", lines[0]) if lines else text
 
