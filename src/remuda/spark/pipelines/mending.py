@@ -1,7 +1,10 @@
-"""Mending lives: what one run could not know, since messages were collected before it came, a later one puts right."""
+"""Mending lives and windows: what one run could not know, since messages were collected before it came, a later one
+puts right."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -12,11 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from remuda.model.errors import Conflict
 from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, within
 from remuda.spark.lake import LakeTable
+from remuda.spark.pipelines.archive import utc_date
 from remuda.spark.pipelines.lifecycle import lifecycle
-from remuda.spark.port import open_log
+from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans
+from remuda.spark.port import SparkLog, open_log
 from remuda.spark.tables import MESSAGES
 
 COLLECTED: Final = "collected before its end was read"
+_MOST_SPANS: Final = 1000
+"""Of windows that are looked up in the log, each for itself."""
 
 
 def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, events: LakeTable) -> int:
@@ -55,6 +62,70 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
     finally:
         known.unpersist()
     return len(lost)
+
+
+def mend_windows(
+    spark: SparkSession, url: str, windows: LakeTable, window: str, published: Callable[[int, int], DataFrame]
+) -> None:
+    """Tell anew the windows of the lake in which messages still wait, though the log let them go: they have ended.
+
+    `published` gives the lives that the log has of messages from one time to before another.
+    """
+    if not windows.manifest().files:
+        return
+    rows = windows.read(spark).where("waiting > 0").select(F.unix_micros("start")).distinct().collect()
+    log = open_log(url)
+    thinned = [span for span in spans(sorted(row[0] for row in rows), window, _MOST_SPANS) if _is_thinned(log, *span)]
+    if not thinned:
+        return
+    starts = [row[0] for row in rows if any(since <= row[0] < until for since, until in thinned)]
+    asked = spark.createDataFrame(pa.table({"at": pa.array(starts, pa.int64())}))
+    lives = [published(*span) for span in spans(sorted(starts), window)]
+    # Kept, since it is asked for twice, and would be told from the log as often.
+    told = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", utc_date("start")).persist()
+    try:
+        dates = {str(row[0]) for row in _unlike(windows.read(spark), told, asked).select("date").distinct().collect()}
+
+        def change(old: DataFrame) -> DataFrame:
+            of_dates = told.where(F.col("date").cast("string").isin(sorted(dates)))
+            return fuller(old, of_dates.unionByName(_emptied(old, told, asked)))
+
+        if dates:
+            windows.rewrite(spark, lambda partition: partition["date"] in dates, change)
+    except Conflict:
+        return  # another run is at work on them; the next one looks again
+    finally:
+        told.unpersist()
+
+
+def _is_thinned(log: SparkLog, since: int, until: int) -> bool:
+    """Whether the log may have let go of messages that were published in a time."""
+    first, stop = log.number_at(MESSAGES, since), log.number_at(MESSAGES, until)
+    gaps = log.gaps(MESSAGES, max(first - 1, 0), min(stop + 1, log.end(MESSAGES)))
+    return first == stop or any(not gap.damaged for gap in gaps)
+
+
+def _unlike(old: DataFrame, told: DataFrame, asked: DataFrame) -> DataFrame:
+    """Windows in which more waits than the log tells of."""
+    stale = old.where("waiting > 0").join(asked, F.unix_micros("start") == F.col("at"), "left_semi")
+    same = stale["start"].eqNullSafe(told["start"]) & stale["queue"].eqNullSafe(told["queue"])
+    return stale.join(told.where("waiting > 0"), same & (told["waiting"] >= stale["waiting"]), "left_anti")
+
+
+def _emptied(old: DataFrame, told: DataFrame, asked: DataFrame) -> DataFrame:
+    """Windows in which something waits, and of which the log has nothing any more, with nothing in them."""
+    stale = old.where("waiting > 0").join(asked, F.unix_micros("start") == F.col("at"), "left_semi")
+    same = stale["start"].eqNullSafe(told["start"]) & stale["queue"].eqNullSafe(told["queue"])
+    gone = stale.join(told, same, "left_anti")
+    kept = ("start", "queue", "date")
+    return gone.select(
+        *(
+            F.col(field.name)
+            if field.name in kept
+            else F.lit(0 if field.name in COUNTS else None).cast(field.dataType).alias(field.name)
+            for field in told.schema
+        )
+    )
 
 
 def _told_by_archive(spark: SparkSession, asked: DataFrame, messages: LakeTable, events: LakeTable) -> DataFrame:
