@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.message import Message
+from remuda.spark import session
 from remuda.spark.commands import _reason, app
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
 from remuda.spark.pipelines.history import history
@@ -230,6 +231,21 @@ def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_
         assert refused.exit_code == 1
         assert refused.output == f"error: there is no directory {data!r}; nothing was created. Check the path\n"
     assert not Path(lake).exists(), "and no lake is begun that a replay would take for an empty one"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"name": 5}, "name must be a string, not 5"),
+        ({"master": 5}, "master must be a string, not 5"),
+        ({"quick": "yes"}, "quick must be true or false, not 'yes'"),
+        ({"master": "local[1]", "remote": "sc://x"}, "both say where Spark runs"),
+        ({"config": {1: "a"}}, "config must map"),
+    ],
+)
+def test_p5_what_a_session_is_asked_for_is_checked_before_it_starts(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidOption, match=complaint):
+        session(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from remuda.spark import read
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import DataLost, Gap, collected, losses, subtracted
 from remuda.spark.options import ReadOptions
+from remuda.spark.report import Wish, make_report
 from remuda.spark.source import table_schema
 from remuda.spark.stream import LogStream
 from tests.spark.samples import broker_at, finish, half_sealed, load, publish, seal
@@ -193,6 +194,16 @@ def test_p1_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     end = EmbeddedLog(str(tmp_path)).end("messages")
     reached = stream(tmp_path).latestOffset({"offset": 0, "offsetBegun": end}, ReadAllAvailable())
     assert (reached["offset"], reached["offsetGone"]) == (end, [[0, end]])
+
+
+def test_l3_p6_a_report_says_what_it_could_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    half_sealed(tmp_path, 1500)
+    whole = make_report(Wish(url=str(tmp_path)), engine="here").messages
+    file = min((tmp_path / "sealed").glob("messages-*"))
+    damage(file, -30)
+    lost = int(file.stem.split("-")[2]) + 1
+    assert make_report(Wish(url=str(tmp_path)), engine="here").messages == whole - lost
+    assert f"0 to {lost - 1} (damaged or removed), {lost} numbers in all" in caplog.text
 
 
 def stream(path: Path, **options: object) -> LogStream:

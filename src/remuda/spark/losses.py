@@ -86,6 +86,11 @@ def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool, choice: st
         _log.warning("%s. The query goes on without them (%s)", text, choice)
 
 
+def tell_losses(url: str, missing: Iterable[Gap]) -> None:
+    """Say once what a report could not count. What the collector has taken is no loss there."""
+    report(url, "offsets or positions", losses(missing, None), fail=False, choice="a report counts what can be read")
+
+
 def subtracted(whole: range, covered: Iterable[range]) -> list[range]:
     """What of a range is not covered by ranges, which come in order."""
     left: list[range] = []
