@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.message import Message
+from remuda.spark import session
 from remuda.spark.commands import _reason, app
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
 from remuda.spark.pipelines.history import history
@@ -233,6 +234,21 @@ def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_
 
 
 @pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"name": 5}, "name must be a string, not 5"),
+        ({"master": 5}, "master must be a string, not 5"),
+        ({"quick": "yes"}, "quick must be true or false, not 'yes'"),
+        ({"master": "local[1]", "remote": "sc://x"}, "both say where Spark runs"),
+        ({"config": {1: "a"}}, "config must map"),
+    ],
+)
+def test_p5_what_a_session_is_asked_for_is_checked_before_it_starts(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidOption, match=complaint):
+        session(**arguments)
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at 'x'.\n\n== SQL ==", "[PARSE_SYNTAX_ERROR] Syntax error at 'x'."),
@@ -241,6 +257,10 @@ def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_
             "[NOT_FOUND] no x",
         ),
         ("[A] b\nremuda.model.errors.Conflict: ours\n", "ours"),
+        (
+            '[A] of a plan: Traceback (most recent call last):\n  File "x", line 1, in y\n    z()\nKeyError: 5\n\tat z',
+            "KeyError: 5",
+        ),
     ],
 )
 def test_what_spark_complains_of_is_told_in_one_line(text: str, told: str) -> None:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from remuda.log.disk import Disk
 from remuda.log.parquet import SealedParquet
 from remuda.log.view import Lister, Listing
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import DataLost, InvalidOption
 from remuda.spark import read
 from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.losses import Gap, losses, subtracted
+from remuda.spark.losses import Gap, collected, losses, subtracted
 from remuda.spark.options import ReadOptions
+from remuda.spark.report import Wish, make_report
 from remuda.spark.source import Part, table_schema
 from remuda.spark.stream import LogStream
 from tests.spark.samples import broker_at, finish, half_sealed, load, publish, seal
@@ -43,8 +44,15 @@ def test_what_a_range_lacks() -> None:
 def test_what_was_collected_before_a_query_began_is_no_loss() -> None:
     gaps = [Gap(0, 5, False), Gap(5, 6, True), Gap(8, 12, False)]
     assert losses(gaps, None) == [Gap(5, 6, True)]
-    assert losses(gaps, 10) == [Gap(5, 6, True), Gap(10, 12, False)]
-    assert losses(gaps, 0) == gaps
+    assert losses(gaps, [range(1, 3), range(10)]) == [Gap(0, 1, False), Gap(5, 6, True), Gap(10, 12, False)]
+    assert losses(gaps, []) == gaps
+
+
+def test_what_was_collected_before_is_kept_in_a_few_ranges() -> None:
+    gaps = [Gap(0, 5, False), Gap(5, 6, True), Gap(6, 8, False), Gap(20, 21, False), Gap(22, 30, False)]
+    assert collected(gaps) == [range(5), range(6, 8), range(20, 21), range(22, 30)]
+    assert collected(gaps, 2) == [range(8), range(20, 30)], "the rows between that count as gone are few"
+    assert collected([]) == []
 
 
 def test_l3_gaps_are_known_with_their_cause(tmp_path: Path) -> None:
@@ -139,6 +147,73 @@ def test_l6_what_was_collected_before_it_was_read_stops_a_stream_or_is_counted(
         assert at["missing"] == at["offset"] - 1000 - len(going_on.column("offset")) > 0
 
 
+@pytest.mark.parametrize("table", ["messages", "lifecycle"])
+def test_l6_p6_what_was_there_when_a_query_began_is_missed_too(tmp_path: Path, table: str) -> None:
+    """It had not come to it yet: its first micro-batches were small, or it was away."""
+    data = tmp_path / "data"
+    with broker_at(data, success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        expire(broker)
+        left = next(record.first for record in broker.spectate().messages())
+        publish(broker, 600, start=1000)
+        finish(broker)
+        begun = stream(data, table=table, maxRowsPerTrigger=10)
+        first = begun.initialOffset()
+        assert first["offset"] == left > 0, "no micro-batch is spent on what was gone before"
+        end = begun.latestOffset(first, begun.getDefaultReadLimit())
+        assert end["offset"] == left + 10
+        expire(broker)
+        log = EmbeddedLog(str(data))
+        gone = log.gaps("messages", end["offset"], log.end("messages"))
+        assert gone
+    with pytest.raises(DataLost, match=rf"offsets {gone[0].start} to {gone[0].stop - 1} \(collected before"):
+        stream(data, table=table).latestOffset(end, ReadAllAvailable())
+    later = stream(data, table=table, failOnDataLoss="false").latestOffset(end, ReadAllAvailable())
+    assert later["missing"] >= sum(map(len, gone))
+
+
+def test_l6_p6_a_first_micro_batch_that_is_repeated_misses_what_went_meanwhile(tmp_path: Path) -> None:
+    """Spark asks anew where the query begins, since nothing has been committed."""
+    data = tmp_path / "data"
+    with broker_at(data, success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        begun = stream(data)
+        end = begun.latestOffset(begun.initialOffset(), ReadAllAvailable())
+        expire(broker)
+    again = stream(data)
+    parts = again.partitions(again.initialOffset(), json.loads(json.dumps(end)))
+    with pytest.raises(DataLost, match=r"offsets 0 to \d+ \(collected before"):
+        [batch for part in parts for batch in again.read(part)]
+
+
+def test_p1_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """It says only where the log ended when the query began."""
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        expire(broker)
+    end = EmbeddedLog(str(tmp_path)).end("messages")
+    reached = stream(tmp_path).latestOffset({"offset": 0, "offsetBegun": end}, ReadAllAvailable())
+    assert (reached["offset"], reached["offsetGone"]) == (end, [[0, end]])
+
+
+def test_l3_p6_a_report_says_what_it_could_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    half_sealed(tmp_path, 1500)
+    whole = make_report(Wish(url=str(tmp_path)), engine="here").messages
+    file = min((tmp_path / "sealed").glob("messages-*"))
+    damage(file, -30)
+    lost = int(file.stem.split("-")[2]) + 1
+    assert make_report(Wish(url=str(tmp_path)), engine="here").messages == whole - lost
+    assert f"0 to {lost - 1} (damaged or removed), {lost} numbers in all" in caplog.text
+
+
+def stream(path: Path, **options: object) -> LogStream:
+    given = ReadOptions.parse({"path": str(path), **{name: str(value) for name, value in options.items()}})
+    return LogStream(given, table_schema(given.table))
+
+
 def test_l6_l8_a_log_of_which_all_was_collected_still_ends_where_it_did(spark: SparkSession, tmp_path: Path) -> None:
     """Neither does a stream take it for another log, nor one that begins now miss what was gone before."""
     data = tmp_path / "data"
@@ -191,6 +266,8 @@ def test_a_stream_begins_at_an_end_or_a_time_and_takes_so_many_bytes(spark: Spar
         ({"startingOffsets": "-1"}, "not '-1'; an offset is given as fromOffset"),
         ({"startingOffsets": "2026-01-01", "fromOffset": "5"}, "both say where to begin"),
         ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a whole number from 1 on"),
+        ({"queues": "[1]"}, r"queues must be names separated by commas, or a JSON list .* not '\[1\]'"),
+        ({"topics": '["a"'}, "topics must be names separated by commas, or a JSON list"),
     ],
 )
 def test_options_are_checked_where_they_are_written(options: dict[str, str], complaint: str) -> None:

@@ -104,6 +104,11 @@ def test_a_narrow_schema_reads_just_those_columns(spark: SparkSession, log: Path
     assert [(row["OFFSET"], row["Body"][:2]) for row in rows] == [(0, "0 "), (1, "1 ")]
 
 
+def test_a_column_is_named_once() -> None:
+    with pytest.raises(InvalidOption, match="the schema names column 'OFFSET' more than once"):
+        Shape("messages", StructType().add("OFFSET", "long").add("offset", "long"))
+
+
 def test_a_type_that_a_column_can_never_have_is_named() -> None:
     with pytest.raises(InvalidOption, match="column 'headers' is map<string,string> and cannot be read as string"):
         Shape("messages", StructType().add("headers", "string"))

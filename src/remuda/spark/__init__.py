@@ -30,7 +30,7 @@ def session(
     need_pyspark()
     from remuda.spark.starting import check_arguments, start
 
-    check_arguments(name, master, remote, config)
+    check_arguments(name, master, remote, quick, config)
     return start(name, master=master, remote=remote, quick=quick, config=config or {})
 
 

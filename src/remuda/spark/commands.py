@@ -38,6 +38,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
 _OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
 
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+"""A Python traceback; its last line is the error itself."""
 _PREAMBLE: Final = re.compile(r"An error occurred while calling \S+$")
 """The first line of PySpark's text for a Java error that it does not know."""
 _JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
@@ -246,6 +248,8 @@ def _reason(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
+    if tracebacks := _TRACEBACK.findall(text):
+        return str(tracebacks[-1])
     lines = [line for line in text.splitlines() if line.strip() and not _PREAMBLE.match(line)]
     return _JAVA.sub("", lines[0]) if lines else text
 

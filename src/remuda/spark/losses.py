@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -12,6 +13,8 @@ from remuda.model.errors import DataLost
 
 _log: Final = logging.getLogger("remuda.spark")
 _MOST: Final = 5
+_MOST_GONE: Final = 1000
+"""Ranges that a checkpoint keeps: some 20 KB of it, until they are read past."""
 _said: set[tuple[str, str]] = set()
 
 
@@ -29,10 +32,35 @@ class Gap(msgspec.Struct, frozen=True):
         return max(self.stop - self.start, 0)
 
 
-def losses(gaps: Iterable[Gap], begun: int | None) -> list[Gap]:
-    """The gaps that are a loss to a query: damage, and rows from number `begun` on that were collected."""
-    found = (gap if gap.damaged or begun is None else gap.clip(max(gap.start, begun), gap.stop) for gap in gaps)
-    return [gap for gap in found if len(gap) and (gap.damaged or begun is not None)]
+def losses(gaps: Iterable[Gap], gone: Sequence[range] | None) -> list[Gap]:
+    """The gaps that are a loss to a query: damage, and rows that were collected after it had begun.
+
+    `gone` is what had been collected by then, in order; None where collected rows are no loss.
+    """
+    found: list[Gap] = []
+    for gap in gaps:
+        if gap.damaged:
+            found.append(gap)
+        elif gone is not None:
+            found += [Gap(one.start, one.stop, False) for one in subtracted(range(gap.start, gap.stop), gone)]
+    return found
+
+
+def collected(gaps: Iterable[Gap], most: int = _MOST_GONE) -> list[range]:
+    """What was collected, as at most `most` ranges in order: where there are more, the shortest runs of rows between
+    gaps count as collected too."""
+    gone = [range(gap.start, gap.stop) for gap in gaps if not gap.damaged]
+    if len(gone) <= most:
+        return gone
+    between = [after.start - before.stop for before, after in pairwise(gone)]
+    apart = {at for at, _ in sorted(enumerate(between), key=lambda one: -one[1])[: most - 1]}
+    joined = [gone[0]]
+    for at, one in enumerate(gone[1:]):
+        if at in apart:
+            joined.append(one)
+        else:
+            joined[-1] = range(joined[-1].start, one.stop)
+    return joined
 
 
 def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool, choice: str = "failOnDataLoss=false") -> None:
@@ -52,6 +80,11 @@ def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool, choice: st
     if (url, number) not in _said:
         _said.add((url, number))
         _log.warning("%s. The query continues without them (%s)", text, choice)
+
+
+def tell_losses(url: str, missing: Iterable[Gap]) -> None:
+    """Say once what a report could not count. What the collector has taken is no loss there."""
+    report(url, "offsets or positions", losses(missing, None), fail=False, choice="a report counts what can be read")
 
 
 def subtracted(whole: range, covered: Iterable[range]) -> list[range]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -166,8 +165,13 @@ def _texts(given: Mapping[str, str], name: str) -> frozenset[str] | None:
     """Names separated by commas; or a list in JSON, for those that have commas or spaces at their ends."""
     if name not in given:
         return None
-    with contextlib.suppress(msgspec.DecodeError):
-        return frozenset(msgspec.json.decode(given[name], type=list[str]))
+    if given[name].lstrip().startswith("["):
+        try:
+            return frozenset(msgspec.json.decode(given[name], type=list[str]))
+        except msgspec.DecodeError:
+            raise InvalidOption(
+                f'{name} must be names separated by commas, or a JSON list such as ["a,b", "[c]"], not {given[name]!r}'
+            ) from None
     return frozenset(text for part in given[name].split(",") if (text := part.strip()))
 
 

@@ -85,8 +85,8 @@ class Part(InputPartition):
     stop: int
     positions: tuple[range, ...] = ()
     only: tuple[range, ...] | None = None
-    begun: int | None = None
-    """From this number on nothing may be missing, not even what the collector has taken."""
+    gone: tuple[range, ...] | None = None
+    """Beside these nothing may be missing, not even what the collector has taken; None where it may have taken any."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class Part(InputPartition):
         stop: int,
         positions: Iterable[range] = (),
         only: Iterable[range] | None = None,
-        begun: int | None = None,
+        gone: Iterable[range] | None = None,
     ) -> None:
         super().__init__(None)
         self.start, self.stop = start, stop
         self.positions = tuple(positions)
         self.only = None if only is None else tuple(only)
-        self.begun = begun
+        self.gone = None if gone is None else tuple(gone)
 
 
 class LogReader(DataSourceReader):
@@ -134,6 +134,8 @@ class Shape:
                 near = difflib.get_close_matches(name, known.names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(known.names)}"
                 raise InvalidOption(f"table {table!r} has no column {field.name!r}; {hint}")
+            if self.names.count(name) > 1:
+                raise InvalidOption(f"the schema names column {field.name!r} more than once; name it once")
             _check_cast(known.field(name), field.dataType)
         self._schema = schema
         self._arrow: pa.Schema | None = None
@@ -185,14 +187,14 @@ def plan(
     stop: int,
     position: int,
     only: Sequence[range] | None = None,
-    begun: int | None = None,
+    gone: Sequence[range] | None = None,
 ) -> list[Part]:
     """Parts to be read side by side. Lives are computed from the events before `position`."""
     table = numbered(options.table)
     rows = options.partition_rows or rows_per_part(options.table, log.rows(table, start, stop), len(shape.names))
     ranges = log.parts(table, start, stop, rows)
     if options.table != LIFECYCLE:
-        return [Part(one.start, one.stop, begun=begun) for one in ranges]
+        return [Part(one.start, one.stop, gone=gone) for one in ranges]
     told = log.telling(position)
     parts = []
     for one in ranges:
@@ -219,7 +221,7 @@ def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Itera
         for batch in log.batches(options.table, part.start, part.stop, options.selection, shape.names, missing):
             yield shape.fit(batch)
         numbers = f"{NUMBER[options.table]}s"
-    report(shown(options.url), numbers, losses(missing, part.begun), fail=options.fail_on_loss)
+    report(shown(options.url), numbers, losses(missing, part.gone), fail=options.fail_on_loss)
 
 
 def rows_per_part(table: str, rows: int, columns: int, tasks: int = _TASKS) -> int:

@@ -98,13 +98,17 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     return spark
 
 
-def check_arguments(name: object, master: object, remote: object, config: object) -> None:
+def check_arguments(name: object, master: object, remote: object, quick: object, config: object) -> None:
     given = {"name": name} | {
         one: value for one, value in (("master", master), ("remote", remote)) if value is not None
     }
     for argument, value in given.items():
         if not isinstance(value, str):
             raise InvalidOption(f"{argument} must be a string, not {value!r}")
+    if master is not None and remote is not None:
+        raise InvalidOption(f"master {master!r} and remote {remote!r} both say where Spark runs; give one of them")
+    if not isinstance(quick, bool):
+        raise InvalidOption(f"quick must be true or false, not {quick!r}")
     if config is not None and not (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         raise InvalidOption(f"config must map names of Spark's settings to their values, not {config!r}")
 

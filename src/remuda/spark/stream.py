@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict
-from remuda.spark.losses import losses, report
+from remuda.spark.losses import collected, losses, report
 from remuda.spark.options import LATEST, ReadOptions
 from remuda.spark.port import SparkLog, open_log, shown
 from remuda.spark.selection import Selection
@@ -26,11 +26,14 @@ from remuda.spark.source import Shape, numbered, plan, read_part, table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER
 
 Offsets = dict[str, Any]
-"""How far a query has come: by `offset`, by `position`, or for lives by both; and marks that tell logs apart."""
+"""How far a query has come: by `offset`, by `position`, or for lives by both; marks that tell logs apart; and of what
+lies ahead the ranges that had been collected when the query began."""
 _MARK: Final = "Mark"
+_GONE: Final = "Gone"
 _BEGUN: Final = "Begun"
+"""In checkpoints of earlier versions: what is missing before this number counts as gone."""
+_BEGAN: Final = "began"
 _MISSING: Final = "missing"
-
 
 _TABLES: Final = {"offset": MESSAGES, "position": EVENTS}
 _NOT_THIS: Final = (
@@ -50,7 +53,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where this log was found to be the right one: the begin and the end of a micro-batch."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """Where the query begins, and where the log ends now: rows collected before are not a loss to this query."""
+        """Where the query begins, and what had been collected by then: only what is collected later is a loss to it."""
         options, end = self._options, self._end()
         number = options.selection.start
         table = numbered(options.table)
@@ -60,11 +63,15 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             number = self._log.number_at(table, options.starting)
         if options.selection.since is not None:
             number = max(number, self._log.number_at(table, options.selection.since))
-        begun = {f"{name}{_BEGUN}": last for name, last in end.items()}
+        numbers = {NUMBER[options.table]: number}
         if options.table == LIFECYCLE:
-            latest = options.starting == LATEST
-            return {"offset": number, "position": end["position"] if latest else 0, **begun}
-        return {NUMBER[options.table]: number, **begun}
+            numbers["position"] = end["position"] if options.starting == LATEST else 0
+        gone = {name: collected(self._log.gaps(_TABLES[name], first, end[name])) for name, first in numbers.items()}
+        for name, ranges in gone.items():
+            if ranges and ranges[0].start == numbers[name]:
+                numbers[name] = ranges[0].stop  # micro-batches are not spent on what is not there
+        # Spark asks again if the first micro-batch has to be repeated: its end says where it began.
+        return {**numbers, **_still_gone(gone, numbers), _BEGAN: numbers}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         self._check(start)
@@ -76,10 +83,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = {name: max(number, begun[name]) for name, number in end.items()}
         if reached == begun:
             return start
-        kept = {name: start[name] for name in start if name.endswith(_BEGUN)}
-        lost = sum(self._lost(name, begun[name], number, start) for name, number in reached.items())
+        gone = {name: _gone(start, name) for name in begun}
+        lost = sum(self._lost(name, range(begun[name], number), gone[name]) for name, number in reached.items())
         counted = {_MISSING: start.get(_MISSING, 0) + lost} if lost or _MISSING in start else {}
-        return self._noted({**self._marked(reached), **kept, **counted})
+        began = {_BEGAN: begun} if start.get(_BEGAN) == begun else {}
+        return self._noted({**self._marked(reached), **_still_gone(gone, begun), **began, **counted})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_rows is not None:
@@ -100,13 +108,13 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         self._check(start)
         self._check(end)
+        start = {**start, **end.get(_BEGAN, {})}
         if self._options.table == LIFECYCLE:
             return self._lives(start, end)
         name = NUMBER[self._options.table]
         if start[name] >= end[name]:
             return []
-        begun = start.get(f"{name}{_BEGUN}", 0)
-        return plan(self._log, self._options, self._shape, start[name], end[name], 0, begun=begun)
+        return plan(self._log, self._options, self._shape, start[name], end[name], 0, gone=_gone(end, name))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._shape, partition)
@@ -154,9 +162,9 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = [*self._checked[-1:], at]
         return at
 
-    def _lost(self, name: str, first: int, last: int, start: Offsets) -> int:
+    def _lost(self, name: str, numbers: range, gone: list[range]) -> int:
         """How many numbers are missing that a query should have read; raises if it is to fail on that."""
-        gaps = losses(self._log.gaps(_TABLES[name], first, last), start.get(f"{name}{_BEGUN}", 0))
+        gaps = losses(self._log.gaps(_TABLES[name], numbers.start, numbers.stop), gone)
         report(shown(self._options.url), f"{name}s", gaps, fail=self._options.fail_on_loss)
         return sum(map(len, gaps))
 
@@ -212,6 +220,19 @@ def check_log(url: str, table: str, at: Offsets) -> None:
 def numbers_of(offsets: Offsets) -> dict[str, int]:
     """The numbers without the marks."""
     return {name: number for name, number in offsets.items() if name in _TABLES}
+
+
+def _gone(at: Offsets, name: str) -> list[range]:
+    """What had been collected when a query began that is at some numbers."""
+    if f"{name}{_BEGUN}" in at:
+        return [range(at[f"{name}{_BEGUN}"])]
+    return [range(*pair) for pair in at.get(f"{name}{_GONE}", ())]
+
+
+def _still_gone(gone: dict[str, list[range]], at: dict[str, int]) -> Offsets:
+    """Of what had been collected, that which a query at some numbers has not passed."""
+    ahead = {name: [[one.start, one.stop] for one in ranges if one.stop > at[name]] for name, ranges in gone.items()}
+    return {f"{name}{_GONE}": pairs for name, pairs in ahead.items() if pairs}
 
 
 def merged(ranges: list[range]) -> list[range]:

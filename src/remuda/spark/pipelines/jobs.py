@@ -40,7 +40,7 @@ from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.index import build as build_index
 from remuda.spark.pipelines.index import follow as follow_index
 from remuda.spark.pipelines.ingest import messages_of
-from remuda.spark.pipelines.mending import mend
+from remuda.spark.pipelines.mending import mend, mend_windows
 from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
@@ -163,6 +163,8 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         target.vacuum()
 
     job = target.root.name
+    with _sole_use(_check_checkpoint(place, job, LIFECYCLE)):
+        mend_windows(spark, place.url, target, window, partial(_published, spark, place.url))
     return _finish(place, partial(_follow, spark, place, job, LIFECYCLE, recount, "created timestamp"))
 
 

@@ -1,7 +1,10 @@
-"""Mending lives: a later run corrects what an earlier one could not know, because messages had been collected."""
+"""Mending lives and windows: a later run corrects what an earlier one could not know, because messages had been
+collected."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -12,11 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from remuda.model.errors import Conflict
 from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, within
 from remuda.spark.lake import LakeTable
+from remuda.spark.pipelines.archive import utc_date
 from remuda.spark.pipelines.lifecycle import lifecycle
-from remuda.spark.port import open_log
+from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans
+from remuda.spark.port import SparkLog, open_log
 from remuda.spark.tables import MESSAGES
 
 COLLECTED: Final = "collected before its end was read"
+_MOST_SPANS: Final = 1000
+"""Of windows that are looked up in the log, each for itself."""
 
 
 def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, events: LakeTable) -> int:
@@ -56,6 +63,70 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
     finally:
         known.unpersist()
     return len(lost)
+
+
+def mend_windows(
+    spark: SparkSession, url: str, windows: LakeTable, window: str, published: Callable[[int, int], DataFrame]
+) -> None:
+    """Recount the lake's windows in which messages still wait although the log has collected them: they have ended.
+
+    `published` returns the lives of the messages that the log still has, from one time to before another.
+    """
+    if not windows.manifest().files:
+        return
+    rows = windows.read(spark).where("waiting > 0").select(F.unix_micros("start")).distinct().collect()
+    log = open_log(url)
+    thinned = [span for span in spans(sorted(row[0] for row in rows), window, _MOST_SPANS) if _is_thinned(log, *span)]
+    if not thinned:
+        return
+    starts = [row[0] for row in rows if any(since <= row[0] < until for since, until in thinned)]
+    asked = spark.createDataFrame(pa.table({"at": pa.array(starts, pa.int64())}))
+    lives = [published(*span) for span in spans(sorted(starts), window)]
+    # Persisted: it is used twice, and would be computed from the log as often.
+    counted = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", utc_date("start")).persist()
+    try:
+        dates = {str(row[0]) for row in _stale(windows.read(spark), counted, asked).select("date").distinct().collect()}
+
+        def change(old: DataFrame) -> DataFrame:
+            of_dates = counted.where(F.col("date").cast("string").isin(sorted(dates)))
+            return fuller(old, of_dates.unionByName(_emptied(old, counted, asked)))
+
+        if dates:
+            windows.rewrite(spark, lambda partition: partition["date"] in dates, change)
+    except Conflict:
+        return  # another run is working on them; the next one looks again
+    finally:
+        counted.unpersist()
+
+
+def _is_thinned(log: SparkLog, since: int, until: int) -> bool:
+    """Whether the log may have collected messages that were published in this time."""
+    first, stop = log.number_at(MESSAGES, since), log.number_at(MESSAGES, until)
+    gaps = log.gaps(MESSAGES, max(first - 1, 0), min(stop + 1, log.end(MESSAGES)))
+    return first == stop or any(not gap.damaged for gap in gaps)
+
+
+def _stale(old: DataFrame, counted: DataFrame, asked: DataFrame) -> DataFrame:
+    """Windows in which more messages wait than in the log."""
+    stale = old.where("waiting > 0").join(asked, F.unix_micros("start") == F.col("at"), "left_semi")
+    same = stale["start"].eqNullSafe(counted["start"]) & stale["queue"].eqNullSafe(counted["queue"])
+    return stale.join(counted.where("waiting > 0"), same & (counted["waiting"] >= stale["waiting"]), "left_anti")
+
+
+def _emptied(old: DataFrame, counted: DataFrame, asked: DataFrame) -> DataFrame:
+    """Windows in which messages wait of which the log has none any more, as empty windows."""
+    stale = old.where("waiting > 0").join(asked, F.unix_micros("start") == F.col("at"), "left_semi")
+    same = stale["start"].eqNullSafe(counted["start"]) & stale["queue"].eqNullSafe(counted["queue"])
+    gone = stale.join(counted, same, "left_anti")
+    kept = ("start", "queue", "date")
+    return gone.select(
+        *(
+            F.col(field.name)
+            if field.name in kept
+            else F.lit(0 if field.name in COUNTS else None).cast(field.dataType).alias(field.name)
+            for field in counted.schema
+        )
+    )
 
 
 def _from_archive(spark: SparkSession, asked: DataFrame, messages: LakeTable, events: LakeTable) -> DataFrame:

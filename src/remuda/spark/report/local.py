@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from remuda.model.records import MOVED
 from remuda.model.state import PARKED, State
 from remuda.spark.lives import lives
+from remuda.spark.losses import Gap, tell_losses
 from remuda.spark.port import SparkLog
 from remuda.spark.report import figures, windows
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times
@@ -39,8 +40,10 @@ def gather_here(log: SparkLog, wish: Wish, tell: Tell) -> Report:
     """The figures of a log's lives, of the queues that were asked for."""
     messages, events = log.cut()
     tell("reading the lives of messages")
-    rows = lives(log, range(messages), [range(events)], None, Selection(since=wish.since, until=wish.until))
+    missing: list[Gap] = []
+    rows = lives(log, range(messages), [range(events)], None, Selection(since=wish.since, until=wish.until), missing)
     table = pa.Table.from_batches((batch.select(_COLUMNS) for batch in rows), _SCHEMA).combine_chunks()
+    tell_losses(wish.source, missing)
     copies = _Copies(_chosen(table, wish.queues))
     report = msgspec.structs.replace(empty(wish), **copies.overview())
     return report if report.first is None else _detailed(copies, report, wish, tell)

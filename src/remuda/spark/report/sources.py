@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from remuda.model.errors import NotFound
 from remuda.spark import read
 from remuda.spark.lives import lives
+from remuda.spark.losses import Gap, tell_losses
 from remuda.spark.pipelines.archive import lifecycle_table
-from remuda.spark.port import directory, open_log
+from remuda.spark.port import directory, open_log, shown
 from remuda.spark.reading import select
 from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
@@ -64,8 +65,11 @@ class LogLives:
             times = {"since": selection.since, "until": selection.until}
             given = {name: time for name, time in times.items() if time is not None}
             return read(spark, self._url, LIFECYCLE, failOnDataLoss=False, **given)
-        rows = lives(self._log, range(self._messages), [range(self._events)], None, selection)
-        return spark.createDataFrame(pa.Table.from_batches(rows, LIFECYCLE_SCHEMA).drop_columns(["consumed_by"]))
+        missing: list[Gap] = []
+        rows = lives(self._log, range(self._messages), [range(self._events)], None, selection, missing)
+        table = pa.Table.from_batches(rows, LIFECYCLE_SCHEMA)
+        tell_losses(shown(self._url), missing)
+        return spark.createDataFrame(table.drop_columns(["consumed_by"]))
 
 
 class LakeLives:
