@@ -235,14 +235,15 @@ class Engine:
         )
 
     def _facts(self, offset: int) -> MessageFacts | None:
-        held = self._recent.take([(offset, 1)])
-        if held is not None:
-            return MessageFacts(held.id(0), len(held.bodies[0]))
-        try:
-            found = self.log.record_of(offset)
-        except RemudaError:  # an unreadable message keeps its place; whoever reads it is told
-            return None
-        return None if found is None else MessageFacts(found[0].id, len(found[0].body))
+        one = [(offset, 1)]
+        held = self._recent.take(one)
+        if held is None:
+            # Often a whole queue of them is asked for: the log remembers what it read along.
+            try:
+                held = self.log.fetch(one).messages
+            except RemudaError:  # an unreadable message keeps its place; whoever reads it is told
+                return None
+        return MessageFacts(held.id(0), len(held.bodies[0])) if held.bodies else None
 
     def _discard(self, event: Event) -> None:
         store = self._stores.get(event.queue)
