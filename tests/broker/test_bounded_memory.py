@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.embedded.window import Window
 from remuda.broker.opening import open_broker
+from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
 from tests.conformance.kit import bodies_of, numbered, pulled
@@ -114,3 +119,30 @@ def test_q21_a_backlog_is_read_back_after_a_restart(tmp_path: Path) -> None:
     with open_broker(tmp_path / "broker", sync="os") as broker:
         delivery = pulled(broker, count=300)
         assert delivery.bodies == [b"%d" % number for number in range(300)]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("options", [{"unique_ids": True}, {"byte_limit": 10**6}], ids=str)
+def test_q21_messages_that_are_looked_up_in_the_log_are_read_along_with_their_neighbours(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Where ids or bytes count, those of messages that come from another queue are asked for, under the lock."""
+    many, calls = 300, 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    with open_broker(tmp_path / "broker", sync="os", shared=False) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.create_queue("limited", options, type="pull")
+        for number in range(many):
+            broker.publish(Message("orders", b"%d" % number))
+        broker.runtime.engine._recent = RecentMessages()
+        sys.setprofile(count)
+        try:
+            assert broker.move("orders", "limited") == many
+        finally:
+            sys.setprofile(None)
+        assert calls < 150 * many
+        assert pulled(broker, "limited", count=many)[-1].body == b"%d" % (many - 1)

@@ -226,14 +226,15 @@ class Engine:
         )
 
     def _facts(self, offset: int) -> MessageFacts | None:
-        held = self._recent.take([(offset, 1)])
-        if held is not None:
-            return MessageFacts(held.id(0), len(held.bodies[0]))
-        try:
-            found = self.log.record_of(offset)
-        except RemudaError:  # an unreadable message keeps its place; reading it raises
-            return None
-        return None if found is None else MessageFacts(found[0].id, len(found[0].body))
+        one = [(offset, 1)]
+        held = self._recent.take(one)
+        if held is None:
+            # A whole queue is often looked up, one after the other: the log keeps what it has read around each.
+            try:
+                held = self.log.fetch(one).messages
+            except RemudaError:  # an unreadable message keeps its place; reading it raises
+                return None
+        return MessageFacts(held.id(0), len(held.bodies[0])) if held.bodies else None
 
     def _discard(self, event: Event) -> None:
         store = self._stores.get(event.queue)
