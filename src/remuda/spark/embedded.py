@@ -222,9 +222,9 @@ class EmbeddedLog:
     def sealed_before(self, table: str) -> int:
         """The first number that is not in a sealed file, or in one that was collected since."""
         tail = Lister(self.disk).list().tail
-        return min(
-            (view.first.offset if table == MESSAGES else view.first.position for view in tail), default=self.end(table)
-        )
+        if not tail:
+            return self.end(table)
+        return min(view.first.offset if table == MESSAGES else view.first.position for view in tail)
 
     def open_sealed(self, file: SealedFile) -> Table:
         return (MessageTable if file.table == MESSAGES else EventTable)(self.disk, file)
