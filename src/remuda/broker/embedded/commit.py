@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -76,27 +75,28 @@ class GroupCommit:
             place = _Place(ticket)
             reached = 0
             failure: BaseException | None = None
+            follows = False
             # An interrupt may land between any two lines: one that became the leader passes the lead on in any case.
             try:
                 self._take_place(place)
-                if self._leader is place:
-                    if self._company:
-                        time.sleep(0)
+                follows = self._leader is not place
+                if not follows:
                     try:
                         reached = self._work()
                     except BaseException as error:
                         failure = error
                         raise
             finally:
-                try:
-                    self._leave(place, reached, failure)
-                except BaseException:  # a signal's handler may raise anything, such as SystemExit
-                    # Each step can be repeated. A second interrupt may land here, too, but hardly a third.
+                if not follows:
                     try:
                         self._leave(place, reached, failure)
-                    except BaseException:
-                        self._leave(place, reached, failure)
-                    raise
+                    except BaseException:  # a signal's handler may raise anything, such as SystemExit
+                        # Each step can be repeated. A second interrupt may land here, too, but hardly a third.
+                        try:
+                            self._leave(place, reached, failure)
+                        except BaseException:
+                            self._leave(place, reached, failure)
+                        raise
 
     def _take_place(self, place: _Place) -> None:
         """Become the leader, or wait until the ticket is stored or it is our turn to lead."""
