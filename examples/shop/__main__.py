@@ -131,8 +131,10 @@ def tell(shop: Shop, lake: Path, page: Path) -> None:
     found = list(report.lines(shop.bus.broker))
     console.print()
     console.print(report.table(found))
-    kept = sum(line.end not in ("done", "moved on") for line in found)
-    console.print(f"{len(found) - kept} succeeded; {kept} are kept, with their reason, for someone to look at.")
+    ends = [line.end for line in found]
+    done, moved = ends.count("done"), ends.count("moved on")
+    kept = len(ends) - done - moved
+    console.print(f"{done} succeeded, {moved} moved on; {kept} are kept, with their reason, for someone to look at.")
     shop.scene("The same in figures", "This is `remuda report`; for a large log, Spark counts.\n")
     figures.show(directory, page, console)
     shop.scene("The data pipeline", "Spark reads the log, beside the running broker, and builds tables in a lake.")
