@@ -23,3 +23,8 @@ def raise_failed() -> NoReturn:
     """Raise the error of the last such call."""
     code = ctypes.get_errno()
     raise OSError(code, os.strerror(code))
+
+
+send = keeping_interpreter("send", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+recv = keeping_interpreter("recv", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+"""As `send` and `recv` of the C library, for sockets that are told not to wait."""

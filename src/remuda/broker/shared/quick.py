@@ -12,7 +12,9 @@ import socket
 from typing import Final
 
 from remuda.broker.embedded.pending import Pending
-from remuda.gil import keeping_interpreter, raise_failed
+from remuda.gil import raise_failed
+from remuda.gil import recv as _recv
+from remuda.gil import send as _send
 from remuda.model.commands import Publish
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
@@ -21,8 +23,6 @@ from remuda.native import wire
 _LITTLE: Final = 1 << 16
 _MUCH: Final = 1 << 18
 _FLAGS: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
-_recv: Final = keeping_interpreter("recv", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_send: Final = keeping_interpreter("send", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 if wire is not None:
     wire.set_up(Publish, Messages, Receipt, Pending)
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Final
 
-from remuda.gil import keeping_interpreter, raise_failed
+from remuda.gil import raise_failed
+from remuda.gil import recv as _recv
+from remuda.gil import send as _send
 
 _LENGTH: Final = struct.Struct("!i")
 _MOST: Final = 1 << 18
 """What is larger takes a while to copy, in which other threads may run."""
 _FLAGS: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
-_send: Final = keeping_interpreter("send", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_recv: Final = keeping_interpreter("recv", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Line:
