@@ -19,6 +19,7 @@ from benchmarks import page
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
+from benchmarks.flow.rows import FLOW_ROWS
 from benchmarks.grow import GROW_ROWS
 from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
@@ -32,6 +33,7 @@ from benchmarks.shared.rows import SHARED_ROWS
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
 from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, server_table, spark_table
 from benchmarks.throughput import measure
+from benchmarks.workflows.rows import WORKFLOW_ROWS
 from benchmarks.workload import workloads
 
 QUICK = Effort(rounds=1, seconds=0.08, messages=300_000)
@@ -94,6 +96,8 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **RABBITMQ_ROWS,
         **SHARED_ROWS,
         **SERVER_ROWS,
+        **FLOW_ROWS,
+        **WORKFLOW_ROWS,
     }
 
 
@@ -104,7 +108,8 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result) or is_lake(result)]
-    http = [result for result in results if result.name in HTTP_ROWS or result.name in SHARED_ROWS]
+    alone = {*HTTP_ROWS, *SHARED_ROWS, *FLOW_ROWS, *WORKFLOW_ROWS}
+    http = [result for result in results if result.name in alone]
     outbox = [result for result in results if is_outbox(result)]
     server = [result for result in results if is_server(result)]
     broker = [result for result in results if result not in (*bus, *spark, *http, *outbox, *server)]
@@ -119,7 +124,9 @@ def _show(results: Sequence[Result], console: Console) -> None:
     if server:
         console.print(server_table(server))
     for result in http:
-        console.print(f"{result.name:22} {result.remuda:>12,.1f} {result.unit:12} {result.settings}")
+        console.print(
+            f"{result.name:22} {result.remuda:>12,.1f} {result.unit:12} {result.peers or ''} {result.settings}"
+        )
     console.print(findings_table(findings({result.name: result for result in results})))
 
 

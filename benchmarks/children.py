@@ -20,7 +20,7 @@ import msgspec
 
 from remuda import Messages, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.model.durations import HOUR
+from remuda.model.values.durations import HOUR
 
 QUEUE: Final = "bench"
 LIVE: Final = 10_000

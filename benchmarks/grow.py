@@ -15,14 +15,14 @@ from benchmarks.results import Result
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
-from remuda.core.queue import SLICE
-from remuda.core.snapshot import FrozenCore
-from remuda.model.commands import Command, DeclareQueue, Publish, Pull, Settle, Subscribe
-from remuda.model.durations import HOUR, SECOND
+from remuda.core.queues.queue import SLICE
+from remuda.core.recovery.snapshot import FrozenCore
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
-from remuda.model.options import read_options
+from remuda.model.operations.commands import Command, DeclareQueue, Publish, Pull, Settle, Subscribe
+from remuda.model.queues.options import read_options
 from remuda.model.settlement import Outcome, Settlement
+from remuda.model.values.durations import HOUR, SECOND
 
 SIZES: Final = (1_000, 100_000, 1_000_000)
 FEWER: Final = (100, 1_000, 10_000)

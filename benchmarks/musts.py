@@ -239,6 +239,7 @@ MUSTS: Final = (
     Must("index/sqlite: ≥ 25,000 messages and events/s on one core", SQLITE, _rate(25_000)),
     Must("index/lag: < 2 s behind at 10,000 messages/s", LAG, _below(2)),
     Must("search/words, 10 M bodies: p50 ≤ 50 ms", WORDS, _at_most(50)),
+    Must("HTTP, one by one: ≥ 0.5 of an endpoint that only stores", "http/publish/one", _of_best_peer(0.5)),
     Must("HTTP batches: ≥ 100,000 messages/s", "http/publish/batch", _rate(100_000)),
     Must("HTTP batches: < 8 µs of the server's CPU per message", "http/publish/batch", _cheap(8)),
     *(Must(f"dashboard/{name}, 10 M messages: p95 ≤ 150 ms", f"dashboard/{name}", _at_most(150)) for name in PAGES),

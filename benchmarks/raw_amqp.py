@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from remuda.amqp.frames import Event, method_frame
-from remuda.amqp.methods import BasicAck, ChannelOpen, ChannelOpenOk, Heartbeat, Method
-from remuda.amqp.options import parse_url
-from remuda.amqp.transport import Link
+from remuda.amqp.client.transport import Link
+from remuda.amqp.codec.frames import Event, method_frame
+from remuda.amqp.codec.methods import BasicAck, ChannelOpen, ChannelOpenOk, Heartbeat, Method
+from remuda.amqp.connection_options import parse_url
 
 _READ: Final = 1 << 18
 _TIMEOUT: Final = 120.0

@@ -7,7 +7,7 @@ remuda worker examples.worker:worker           # runs until Ctrl-C
 import json
 import time
 
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.worker import InvalidTask, NotNow, Result, Task, TaskMessage, Worker, WorkerConfig
 from remuda.worker.factory import Work
 from remuda.worker.tasks import encode_task, parse_task

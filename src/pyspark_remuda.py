@@ -1,6 +1,6 @@
 """Spark looks for modules of this name: `spark.read.format("remuda")` works without registering anything."""
 
-from remuda.spark.source import RemudaSource
+from remuda.spark.source.data_source import RemudaSource
 
 
 class DefaultSource(RemudaSource):

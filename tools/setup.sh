@@ -77,11 +77,14 @@ has_rabbitmq() { [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v open
 has_browser() { command -v chromium >/dev/null || command -v google-chrome >/dev/null; }
 has_postgres() { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; }
 
+has_java_client() { command -v javac >/dev/null && [ -e /usr/share/java/amqp-client.jar ]; }
+
 packages_of() {
     case $1 in
         rabbitmq) echo "rabbitmq-server openssl" ;;
         browser) echo "chromium" ;;
         postgres) echo "postgresql" ;;
+        java_client) echo "default-jdk-headless librabbitmq-client-java" ;;
     esac
 }
 
@@ -93,7 +96,7 @@ apt_install() {
 
 install_programs() {
     local name missing="" packages=""
-    for name in rabbitmq browser postgres; do
+    for name in rabbitmq browser postgres java_client; do
         "has_$name" || { missing="$missing $name" && packages="$packages $(packages_of $name)"; }
     done
     [ -n "$missing" ] || return 0

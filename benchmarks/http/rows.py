@@ -66,8 +66,8 @@ class Served:
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[Served]:
-    command = [sys.executable, "-m", "benchmarks.http.served", str(directory)]
+def served(directory: Path, *options: str) -> Iterator[Served]:
+    command = [sys.executable, "-m", "benchmarks.http.served", str(directory), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -80,29 +80,41 @@ def served(directory: Path) -> Iterator[Served]:
 
 def publish(size: str, effort: Effort) -> Result:
     """Messages of 200 bytes, each synced to the disk: one by one, and in NDJSON batches. The limit is the broker alone,
-    given the same batches by a thread of its own process."""
+    given the same batches by a thread of its own process; one by one, there is also an endpoint that only stores."""
     line = b'{"topic":"order.placed","key":"42","body":{"customer":"' + b"x" * 185 + b'"}}'
     content, many = (line, 1) if size == "one" else (b"\n".join([line] * _BATCH), _BATCH)
     kind = "application/json" if size == "one" else "application/x-ndjson"
     batch = Messages(bodies=[b"x" * 200] * many, name="order.placed", key="42", mime_type="application/json")
     seconds = max(effort.seconds * 3, 0.3)
-    rates, limits, costs = [], [], []
-    with scratch() as folder, served(folder / "data") as server:
-        server.ask("PUT", "/api/v1/queues/order", b'{"type":"pull"}')
+    ours, theirs, limits = [], [], []
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+        server = stack.enter_context(served(folder / "data"))
+        simple = stack.enter_context(served(folder / "endpoint", "--bare")) if many == 1 else None
         for _ in range(effort.rounds):
-            server.close()  # by now it may have been closed at the other end
-            server.ask("POST", "/api/v1/messages?queue=order", content, kind)
-            cpu = server.cpu()
-            rate, sent = _repeated(
-                lambda: server.ask("POST", "/api/v1/messages?queue=order", content, kind), many, seconds
-            )
-            rates.append(rate)
-            costs.append((server.cpu() - cpu) / sent * 1e6)
+            ours.append(_measure_publishes(server, content, kind, many, seconds))
+            if simple is not None:
+                theirs.append(_measure_publishes(simple, content, kind, many, seconds))
             with open_broker(folder / "bare") as bare:  # closed again, so that it seals nothing while the server works
                 publish_alone = partial(bare.publish, batch, queue="order", options={"type": "pull"})
                 limits.append(_repeated(publish_alone, many, seconds)[0])
-    settings = {"batch": many, "bytes": 200, "cpu_us_per_message": round(statistics.median(costs), 2), "clients": 1}
-    return rate_result(f"http/publish/{size}", statistics.median(rates), {}, statistics.median(limits), settings)
+    rate, cost = map(statistics.median, zip(*ours, strict=True))
+    settings = {"batch": many, "bytes": 200, "cpu_us_per_message": round(cost, 2), "clients": 1}
+    peers = {}
+    if theirs:
+        peers["bare endpoint"], cost = map(statistics.median, zip(*theirs, strict=True))
+        settings["bare_cpu_us_per_message"] = round(cost, 2)
+    return rate_result(f"http/publish/{size}", rate, peers, statistics.median(limits), settings)
+
+
+def _measure_publishes(server: Served, content: bytes, kind: str, many: int, seconds: float) -> tuple[float, float]:
+    """Messages a second, and microseconds of the server's processor for each."""
+    server.close()  # by now it may have been closed at the other end
+    publish_one = partial(server.ask, "POST", "/api/v1/messages?queue=order", content, kind)
+    publish_one()
+    cpu = server.cpu()
+    rate, sent = _repeated(publish_one, many, seconds)
+    return rate, (server.cpu() - cpu) / sent * 1e6
 
 
 def _repeated(send: Callable[[], object], many: int, seconds: float) -> tuple[float, int]:

@@ -16,7 +16,7 @@ from benchmarks.index.lag import PER_SECOND, behind
 from benchmarks.results import LATENCY, RATE, Result
 from benchmarks.scratch import scratch
 from remuda.index import Query, Reached, SearchIndex, open_index
-from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from remuda.log.sealed.table_schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 
 SQLITE: Final = "index/sqlite"
 OPENSEARCH: Final = "index/opensearch"
@@ -148,6 +148,7 @@ def _messages(first: int, count: int, chance: random.Random) -> pa.RecordBatch:
         "topics": [[]] * count,
         "object": ["order"] * count,
         "key": [str(offset) for offset in offsets],
+        "timestamp": [None] * count,
         "mime_type": ["application/json"] * count,
         "queues": [["orders"]] * count,
         "body": [body(offset) for offset in offsets],
@@ -168,8 +169,10 @@ def _events(first: int, count: int, chance: random.Random) -> pa.RecordBatch:
         "state": [state for _, state in told],
         "first": [offset for offset, _ in told],
         "count": [1] * len(told),
+        "consumer": ["worker"] * len(told),
         "attempt": [1] * len(told),
         "reason": [None] * len(told),
+        "to": [None] * len(told),
     }
     return _batch(EVENTS_SCHEMA, columns)
 

@@ -14,7 +14,7 @@ from benchmarks.scratch import scratch
 from benchmarks.spark import logs
 from remuda import Messages, lake, open_broker
 from remuda.lake.files import folder_of
-from remuda.lake.publishing import DELTA, ICEBERG, Publisher
+from remuda.lake.publishing import DELTA, ICEBERG, TablePublisher
 
 COMMIT: Final = "lake/commit"
 ENGINES: Final = ("lake/duckdb", "lake/polars")
@@ -36,7 +36,7 @@ def commit(effort: Effort) -> Result:
     wall: dict[str, list[float]] = {kind: [] for kind in formats}
     size: dict[str, list[int]] = {kind: [] for kind in formats}
     with scratch() as root, open_broker(root / "log", sync="os", segment_bytes=_SEGMENT_BYTES) as broker:
-        publishers = {kind: Publisher(root / "log", [kind]) for kind in formats}
+        publishers = {kind: TablePublisher(root / "log", [kind]) for kind in formats}
         bodies = logs.bodies(_SEGMENT_BYTES // logs.BODY_BYTES)
         for _ in range(_SEGMENTS):
             broker.publish(Messages(name=logs.QUEUE, bodies=bodies))

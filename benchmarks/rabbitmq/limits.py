@@ -10,9 +10,10 @@ from benchmarks.rabbitmq.bus_sides import opened_bus, publish_all
 from benchmarks.rabbitmq.jobs import WINDOW, Job
 from benchmarks.rabbitmq.sides import fill, outgoing
 from benchmarks.raw_amqp import Confirmed, RawClient
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.frames import add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.client.confirms import Outgoing
+from remuda.amqp.client.delivery_parser import Deliveries
+from remuda.amqp.codec.frames import add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicConsume,
     BasicDeliver,
@@ -22,9 +23,8 @@ from remuda.amqp.methods import (
     ConfirmSelect,
     ConfirmSelectOk,
 )
-from remuda.amqp.reading import Deliveries
-from remuda.broker.rabbitmq import codec
-from remuda.broker.rabbitmq.topology import CHANNELS
+from remuda.broker.rabbitmq.publishing import codec
+from remuda.broker.rabbitmq.shared_state.topology import CHANNELS
 from remuda.model.messages import Messages
 
 

@@ -20,7 +20,7 @@ from benchmarks.rabbitmq import bus_sides, limits, sides
 from benchmarks.rabbitmq.jobs import BATCH, EXCHANGE, WINDOW, Job, Server, Work
 from benchmarks.rabbitmq.names import CLIENT_CONSUME, CLIENT_PUBLISH, CONSUME, END_TO_END, PUBLISH
 from benchmarks.results import Result, rate_result
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from tests.servers.rabbitmq import RabbitNode, end_node
 
 _BODY: Final = b"x" * 100

@@ -14,9 +14,9 @@ import aio_pika
 import pika
 
 from benchmarks.rabbitmq.jobs import BATCH, EXCHANGE, MIME_TYPE, PATIENCE, WINDOW, Job, Work, message_id
-from remuda.amqp.confirms import Outgoing, Receipt
-from remuda.amqp.connection import Connection
-from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.amqp.client.confirms import Outgoing, Receipt
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
 
 
 def outgoing(job: Job, number: int) -> Outgoing:

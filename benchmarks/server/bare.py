@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.server.client import length_of
-from remuda.amqp.frames import method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicConsume,
     BasicConsumeOk,
@@ -35,7 +35,7 @@ from remuda.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
-from remuda.server.amqp.connection import Limits, ServerConnection
+from remuda.server.amqp.protocol.connection import Limits, ServerConnection
 
 _READ: Final = 1 << 18
 _ROOM: Final = 64 << 20

@@ -11,8 +11,8 @@ import sys
 import time
 
 from benchmarks.raw_amqp import Confirmed, RawClient
-from remuda.amqp.frames import HEARTBEAT, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import HEARTBEAT, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicConsume,
     BasicConsumeOk,
@@ -23,7 +23,7 @@ from remuda.amqp.methods import (
     ConfirmSelectOk,
     Method,
 )
-from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
 
 _PREFETCH = 1000
 

@@ -27,7 +27,7 @@ from benchmarks.effort import Effort
 from benchmarks.processes import cpu_seconds
 from benchmarks.results import Result, rate_result
 from benchmarks.scratch import scratch
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from tests.servers.rabbitmq import RabbitNode, end_node
 
 _CLIENT: Final = (sys.executable, "-m", "benchmarks.server.client")

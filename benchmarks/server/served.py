@@ -21,7 +21,7 @@ def _load_arrow() -> None:
     """A server loads it once in its life, when its first segment is full."""
     import pyarrow
 
-    import remuda.log.seal  # noqa: F401
+    import remuda.log.sealed.seal  # noqa: F401
 
     pyarrow.array([b""])
 

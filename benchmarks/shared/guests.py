@@ -16,7 +16,7 @@ from huey.storage import SqliteStorage
 from benchmarks.shared.bare import bare_guest
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.directory import DirectoryDisk
+from remuda.log.disk.directory import DirectoryDisk
 
 BODY = b"x" * 200
 QUEUE = "jobs"

@@ -11,8 +11,8 @@ from benchmarks.spark import logs
 from benchmarks.spark.logs import Lived
 from benchmarks.spark.meter import can_measure
 from remuda.spark import read, session
-from remuda.spark.extra import SparkMissing
-from remuda.spark.java import JavaMissing
+from remuda.spark.session.java import JavaMissing
+from remuda.spark.session.missing_pyspark import SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

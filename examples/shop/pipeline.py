@@ -30,7 +30,8 @@ def show(directory: str, lake: Path, console: Console) -> None:
     except RemudaError as error:
         console.print(f"  The pipelines did not run: {error}", markup=False)
         return
-    from remuda.spark.pipelines.jobs import JOBS, Place
+    from remuda.spark.pipelines.following import Place
+    from remuda.spark.pipelines.jobs import JOBS
 
     try:
         for name in PIPELINES:

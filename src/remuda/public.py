@@ -1,4 +1,6 @@
-"""The public API: everything that `import remuda` offers."""
+"""The public API: everything that `import remuda` offers, and which other modules are public."""
+
+from typing import Final
 
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.bus.broker_api import MessageFilter
@@ -10,8 +12,14 @@ from remuda.bus.handlers.middleware import Handled, Middleware
 from remuda.bus.handlers.registry import handles
 from remuda.bus.publishing.dead_letters import DeadLetter
 from remuda.bus.publishing.tracking import MessageStatus
+from remuda.bus.publishing.typed import message
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.bus.testing import ManualClock
+from remuda.bus.workflows.errors import Diverged, MembersFailed, StepFailed, UndoFailed, WaitTimeout
+from remuda.bus.workflows.history import StepRecord
+from remuda.bus.workflows.work import call, chain, gather, group
+from remuda.bus.workflows.workflow_run import MemberResult, Run
+from remuda.bus.workflows.workflows import WorkflowStatus
 from remuda.lake import arrow
 from remuda.model.errors import (
     BrokerClosed,
@@ -44,8 +52,8 @@ from remuda.model.errors import (
 )
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
-from remuda.model.routing import Binding
+from remuda.model.queues.options import QueueOptions
+from remuda.model.queues.routing import Binding
 
 __all__ = [
     "Attempt",
@@ -62,6 +70,7 @@ __all__ = [
     "DirectoryInUse",
     "DirectoryNotWritable",
     "DiskFull",
+    "Diverged",
     "Duplicate",
     "ForeignDirectory",
     "Handled",
@@ -73,6 +82,8 @@ __all__ = [
     "InvalidMessage",
     "InvalidOption",
     "ManualClock",
+    "MemberResult",
+    "MembersFailed",
     "Message",
     "MessageFilter",
     "MessageStatus",
@@ -96,13 +107,43 @@ __all__ = [
     "ResultNotReady",
     "Retry",
     "RetryPolicy",
+    "Run",
+    "StepFailed",
+    "StepRecord",
     "StopToken",
     "StorageError",
     "TooManyFiles",
+    "UndoFailed",
     "Unsupported",
     "UnsupportedFormat",
+    "WaitTimeout",
+    "WorkflowStatus",
     "arrow",
+    "call",
+    "chain",
+    "gather",
+    "group",
     "handles",
+    "message",
     "open_async_broker",
     "open_broker",
 ]
+
+MODULES: Final = (
+    "remuda",
+    "remuda.broker.port",
+    "remuda.bus.observing.metrics",
+    "remuda.bus.observing.tracing",
+    "remuda.index",
+    "remuda.lake",
+    "remuda.log.eventlog",
+    "remuda.model.errors",
+    "remuda.model.state",
+    "remuda.outbox",
+    "remuda.server.http.mounting",
+    "remuda.server.http.webhooks",
+    "remuda.spark",
+    "remuda.testing",
+    "remuda.worker",
+)
+"""What users may import. All other modules are internal: they may move with any release."""

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicCancel,
     BasicCancelOk,
@@ -35,7 +35,7 @@ from remuda.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from remuda.amqp.properties import EMPTY
+from remuda.amqp.codec.properties import EMPTY
 
 _ANSWERS: Final[dict[type[Method], Method]] = {
     ConnectionOpen: ConnectionOpenOk(),

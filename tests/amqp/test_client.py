@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Outgoing
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.codec.properties import EMPTY, Properties, encode_properties
+from remuda.amqp.connection_options import parse_url
 from remuda.amqp.errors import (
     AmqpError,
     ChannelClosed,
@@ -24,8 +26,6 @@ from remuda.amqp.errors import (
     ReplyTimeout,
     Unroutable,
 )
-from remuda.amqp.options import parse_url
-from remuda.amqp.properties import EMPTY, Properties, encode_properties
 from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
 from tests.servers.faultproxy import FaultProxy
 from tests.servers.ports import free_port

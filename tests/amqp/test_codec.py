@@ -12,13 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remuda.amqp import methods
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.errors import ProtocolError
-from remuda.amqp.frames import FRAME_MAX, HEARTBEAT, Event, FrameParser, add_content, method_frame
-from remuda.amqp.methods import BY_INDEX, WITH_CONTENT, BasicDeliver, BasicPublish, Heartbeat, Method, decode_method
-from remuda.amqp.properties import (
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Outgoing
+from remuda.amqp.codec import methods
+from remuda.amqp.codec.frames import FRAME_MAX, HEARTBEAT, Event, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import (
+    BY_INDEX,
+    WITH_CONTENT,
+    BasicDeliver,
+    BasicPublish,
+    Heartbeat,
+    Method,
+    decode_method,
+)
+from remuda.amqp.codec.properties import (
     EMPTY,
     Properties,
     decode_properties,
@@ -27,7 +34,7 @@ from remuda.amqp.properties import (
     with_headers,
     without_property,
 )
-from remuda.amqp.tables import (
+from remuda.amqp.codec.tables import (
     Float32,
     Int8,
     Int16,
@@ -44,10 +51,11 @@ from remuda.amqp.tables import (
     scan,
     with_entries,
 )
+from remuda.amqp.errors import ProtocolError
 from remuda.model.errors import InvalidMessage
 
 if TYPE_CHECKING:
-    from remuda.amqp.connection import Connection
+    from remuda.amqp.client.connection import Connection
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 short_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remuda.amqp.delivery import Delivery
-from remuda.amqp.frames import HEARTBEAT, Event, FrameParser, add_content, method_frame
-from remuda.amqp.methods import BasicAck, BasicDeliver
-from remuda.amqp.reading import Deliveries, DeliveryReader
+from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.delivery_parser import Deliveries, DeliveryReader
+from remuda.amqp.codec.frames import HEARTBEAT, Event, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import BasicAck, BasicDeliver
 
 Sent = tuple[int, str, bool, str, bytes, bytes]
 """Channel, consumer, redelivered, routing key, properties and body."""

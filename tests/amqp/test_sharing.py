@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from remuda.amqp.connection import Connection
-from remuda.amqp.consumer import Consumer
-from remuda.amqp.delivery import Delivery
-from remuda.broker.rabbitmq.fetcher import Fetcher
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.client.consumer import Consumer
+from remuda.amqp.client.delivery import Delivery
+from remuda.broker.rabbitmq.consuming.fetcher import Fetcher
 from tests.amqp.forgetful import LIMIT, ForgetfulBroker, eventually
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.amqp.errors import ConnectionLost, ReplyTimeout
 from tests.amqp.forgetful import LIMIT, ForgetfulBroker, eventually
 

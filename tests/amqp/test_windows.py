@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.amqp.acks import AckWindow
-from remuda.amqp.confirms import ConfirmTracker, Outgoing, Receipt
+from remuda.amqp.client.acknowledgements import AckWindow
+from remuda.amqp.client.confirms import ConfirmTracker, Outgoing, Receipt
+from remuda.amqp.codec.frames import FrameParser
+from remuda.amqp.codec.methods import BasicAck, BasicReturn
+from remuda.amqp.codec.properties import EMPTY
 from remuda.amqp.errors import ConnectionLost, Nacked, Unroutable
-from remuda.amqp.frames import FrameParser
-from remuda.amqp.methods import BasicAck, BasicReturn
-from remuda.amqp.properties import EMPTY
 
 
 def told(frames: list[bytes]) -> list[tuple[int, bool]]:

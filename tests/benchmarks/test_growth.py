@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.grow import FEWER, GROWING, Operation, Stage
-from remuda.core.snapshot import FrozenCore
+from remuda.core.recovery.snapshot import FrozenCore
 
 pytestmark = pytest.mark.alone
 

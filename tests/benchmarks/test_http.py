@@ -29,7 +29,7 @@ def test_pages_are_asked_for_over_a_filled_directory(monkeypatch: pytest.MonkeyP
     directory, known = rows._filled(SMALL.messages)
     assert len(known) == 20
     index = open_index(directory / "index")
-    counts = {state: len(index.search(Query(states=frozenset({state}), limit=500)).hits) for state in State}
+    counts = {state: len(index.search(Query(states=frozenset({state}), limit=500)).messages) for state in State}
     index.close()
     assert counts[State.QUEUED] == 60
     assert counts[State.DEAD] == 85

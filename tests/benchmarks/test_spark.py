@@ -21,9 +21,9 @@ from benchmarks.spark.rows import FULL, MEASURED, PIPELINES, READ, STREAM, attem
 from benchmarks.spark.scans import NATIVE, compared
 from benchmarks.spark.stage import Stage
 from benchmarks.table import SPARK_HEADINGS, spark_cells
-from remuda.log.directory import DirectoryDisk
-from remuda.log.reader import Reader
-from remuda.spark.java import JavaMissing
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.readers.reader import Reader
+from remuda.spark.session.java import JavaMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remuda.broker.coroutines import AsyncEmbeddedBroker
-from remuda.broker.embedded.committer import Committer
+from remuda.broker.embedded.storing.committer import Committer
 from remuda.broker.opening import open_async_broker
 from remuda.model.errors import DiskFull
 from tests.broker.kit import WatchedDisk, hosted_on

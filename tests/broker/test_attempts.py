@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.embedded import attempts as begun
-from remuda.broker.embedded.attempts import AttemptMarks
+from remuda.broker.embedded.delivering import attempts as begun
+from remuda.broker.embedded.delivering.attempts import AttemptMarks
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from remuda.broker.embedded.delivering.head_cache import HeadCache
+from remuda.broker.embedded.delivering.tail_cache import TailCache
 from remuda.broker.embedded.extensions import Extensions
-from remuda.broker.embedded.recent import RecentMessages
-from remuda.broker.embedded.window import Window
 from remuda.broker.opening import open_broker
 from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
+from remuda.model.queues.options import QueueOptions
 from tests.conformance.kit import bodies_of, numbered, pulled
 
 
-class WatchedWindow(Window):
+class WatchedWindow(HeadCache):
     """Remembers how full it was, and how often it could serve."""
 
     def __init__(self, limit: int) -> None:
@@ -138,7 +138,7 @@ def test_q21_messages_that_are_looked_up_in_the_log_are_read_along_with_their_ne
         broker.create_queue("limited", options, type="pull")
         for number in range(many):
             broker.publish(Message("orders", b"%d" % number))
-        broker.runtime.engine._recent = RecentMessages()
+        broker.runtime.engine._recent = TailCache()
         sys.setprofile(count)
         try:
             assert broker.move("orders", "limited") == many

@@ -12,10 +12,10 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.directory import DirectoryDisk
-from remuda.log.reader import Reader
-from remuda.model.commands import Publish
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.readers.reader import Reader
 from remuda.model.messages import Messages
+from remuda.model.operations.commands import Publish
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 

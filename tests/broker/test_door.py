@@ -19,11 +19,12 @@ import pytest
 from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
-from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
-from remuda.model.routing import Binding
+from remuda.model.notes import NOTE, Note
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.queues.options import QueueOptions
+from remuda.model.queues.routing import Binding
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 from tests.conformance.threads_face import LoopThread
@@ -275,6 +276,9 @@ GOOD: dict[str, tuple[Call, dict[str, Any]]] = {
     ),
     "parked": (lambda d, **all: d.port.parked(**all), {"name": "work", "chosen": None, "limit": 10}),
     "waiting": (lambda d, **all: d.port.waiting(**all), {"name": "work"}),
+    "notes": (lambda d, **all: d.port.notes(**all), {"queue": "work", "offset": 0}),
+    "publish note": (lambda d, **all: d.port.publish(Message(NOTE, b"", id="n"), note=Note(**all)),
+                     {"queue": "none", "offset": 0, "number": 0, "lease": None}),
     "reprocess": (lambda d, **all: d.port.reprocess(**all), {"name": "work", "chosen": None, "who": None}),
     "forget": (lambda d, **all: d.port.forget(**all), {"name": "work", "chosen": None, "who": None}),
     "move": (lambda d, **all: d.port.move(**all), {"name": "work", "to": "other", "chosen": None, "who": None}),

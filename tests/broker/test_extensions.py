@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from remuda.broker.embedded.delivering.effect_dispatcher import EffectDispatcher
 from remuda.broker.embedded.extensions import Extensions, window_store
-from remuda.broker.embedded.recipients import Recipients
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.core.effects import Effects
 from remuda.core.extensions import Assignment, QueueView
-from remuda.core.strategies import by_type
+from remuda.core.queues.strategies import by_type
 from remuda.model.errors import BrokerClosed, Refused, RemudaError
 from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
+from remuda.model.queues.options import QueueOptions
 from remuda.model.records import Appended, Events, Record
 from remuda.model.settlement import Outcome
 from tests.conformance.kit import (
@@ -114,6 +114,72 @@ def test_q20_what_a_store_does_not_have_comes_from_the_log() -> None:
         broker.publish(numbered(3))
         assert waiting_bodies(broker) == [b"0", b"1", b"2"]
     assert window_store("orders", QueueOptions()).take([(0, 1)]) is None
+
+
+class Moody(Shelf):
+    """A store that misbehaves at one point."""
+
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self._point = point
+
+    def put(self, first: int, messages: Messages) -> None:
+        if self._point == "put":
+            raise RuntimeError("the shelf broke")
+        super().put(first, messages)
+        if self._point == "changes":
+            messages.bodies[:] = [b"scribbled on"] * len(messages.bodies)
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Any:
+        if self._point == "take":
+            raise RuntimeError("the shelf broke")
+        taken = super().take(runs)
+        match self._point:
+            case "other":
+                return Messages.of([Message("orders", b"another's", id="1")])
+            case "more" if taken is not None:
+                return Messages.of([*taken, *taken])
+            case "nonsense":
+                return 42
+        return taken
+
+    def discard(self, first: int, count: int) -> None:
+        if self._point == "discard":
+            raise RuntimeError("the shelf broke")
+
+
+@pytest.mark.parametrize("point", ["put", "take", "discard", "other", "more", "nonsense", "changes", "made"])
+def test_q20_a_stores_mistake_costs_nobody_anything(point: str) -> None:
+    def store_for(queue: str, options: QueueOptions) -> Moody:
+        if point == "made":
+            raise RuntimeError("no shelf today")
+        return Moody(point)
+
+    with open_broker("memory://", extensions=Extensions(store_for=store_for)) as broker:
+        for queue in ("orders", "others"):
+            broker.create_queue(queue, type="pull")
+        broker.publish(Message("x", b"cleared"), queue="orders")
+        broker.clear("orders")
+        broker.publish([Message("x", b"%d" % number, topics=("orders", "others")) for number in range(3)])
+        for queue in ("orders", "others"):
+            for number in range(3):
+                assert pulled(broker, queue).bodies == [b"%d" % number]
+
+
+def test_q20_parts_that_cannot_be_made_cost_their_queue_alone() -> None:
+    def broken(queue: str, options: QueueOptions) -> Any:
+        if queue == "orders":
+            raise RuntimeError("no part today")
+        return None
+
+    extensions = Extensions(strategy_for=lambda *at: broken(*at) or by_type(*at), handler_for=broken)
+    with open_broker("memory://", extensions=extensions) as broker:
+        for queue in ("orders", "others"):
+            broker.create_queue(queue)
+        with pytest.raises(Refused, match="no part today"):
+            broker.publish(numbered(1))
+        broker.publish(numbered(1, "others"))
+        assert bodies_of(broker.subscribe("others"), 1) == [b"0"]
 
 
 class Mirror:
@@ -349,15 +415,16 @@ def test_q20_a_strategy_that_answers_nonsense_gives_way_to_the_usual_one(answer:
             assert bodies_of(subscription, 2) == [b"0", b"1"]
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("coroutines", [False, True])
 def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
     coroutines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The delivery is decided and written, but lies in the inbox only after the pull has stopped waiting."""
-    let_out, timed_out = Recipients.let_out, threading.Event()
+    let_out, timed_out = EffectDispatcher.let_out, threading.Event()
     cancel_pull = Runtime.cancel_pull
 
-    def late(recipients: Recipients, effects: Effects) -> None:
+    def late(recipients: EffectDispatcher, effects: Effects) -> None:
         if effects.dispatches:
             assert timed_out.wait(60)
         let_out(recipients, effects)
@@ -368,7 +435,7 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
         finally:
             timed_out.set()
 
-    monkeypatch.setattr(Recipients, "let_out", late)
+    monkeypatch.setattr(EffectDispatcher, "let_out", late)
     monkeypatch.setattr(Runtime, "cancel_pull", cancel)
     with open_broker("memory://") as broker, ThreadPoolExecutor(1) as pool:
         # With something to watch, the delivery takes the long way, over the outbox.

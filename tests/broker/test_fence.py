@@ -19,6 +19,7 @@ def _written(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(directory.glob("tail/*.log"))).rstrip(b"\0")
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("sync", list(Sync))
 @pytest.mark.parametrize("count", [1, 20])
 def test_s5_nothing_is_written_by_who_lost_the_directory(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.storing.group_commit import GroupCommit
 from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import StorageError

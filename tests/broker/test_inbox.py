@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from remuda.broker.coroutines import receive
-from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.core.effects import Dispatch
 
 

@@ -17,12 +17,12 @@ from types import FrameType
 import pytest
 
 from remuda import Message, native, open_broker
-from remuda.broker.embedded.mutex import Mutex
+from remuda.broker.embedded.locks.mutex import Mutex
 
 _PATIENCE = 60
 _call: Callable[[Callable[[], object]], object] = operator.call
 
-needs_c = pytest.mark.skipif(native.submission is None, reason="the lock in C was not built")
+needs_c = pytest.mark.skipif(native.mutex is None, reason="the lock in C was not built")
 
 
 class Struck(Exception):
@@ -240,7 +240,7 @@ def test_signals_while_others_come_and_go_leave_it_free(struck: None) -> None:
 def test_the_end_of_the_interpreter_does_not_mind_who_waits() -> None:
     script = (
         "import threading, time\n"
-        "from remuda.broker.embedded.mutex import Mutex\n"
+        "from remuda.broker.embedded.locks.mutex import Mutex\n"
         "lock = Mutex()\n"
         "lock.acquire()\n"
         "for _ in range(4): threading.Thread(target=lock.acquire, daemon=True).start()\n"

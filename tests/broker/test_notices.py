@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from remuda.broker.embedded import notices
-from remuda.broker.embedded.notices import NoticeBoard
-from remuda.model.notices import Notice, NoticeKind
+from remuda.broker.embedded.delivering import notices
+from remuda.broker.embedded.delivering.notices import NoticeBoard
+from remuda.model.queues.notices import Notice, NoticeKind
 
 
 def notice(number: int) -> Notice:

@@ -9,7 +9,7 @@ import pytest
 from remuda.broker.opening import open_broker
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.model.errors import InvalidOption
-from remuda.model.options import QueueOptions
+from remuda.model.queues.options import QueueOptions
 from tests.broker.kit import DAY, HOUR, SECOND
 
 
@@ -45,6 +45,13 @@ def test_values_are_taken_as_people_write_them() -> None:
         ({"auto_queue_creation": "yes"}, "auto_queue_creation must be true or false"),
         ({"compact": 1}, "compact must be true or false"),
         ({"compact_objects": ["a"]}, "compact_objects"),
+        ({"infer_types": 5}, "infer_types"),
+        ({"infer_types": ["a.b"]}, "infer_types"),
+        ({"infer_types": ["{key}.{key}"]}, "infer_types"),
+        ({"infer_types": ["{object}.#.{key}"]}, "infer_types"),
+        ({"infer_types": ["{kind}.{key}"]}, "infer_types"),
+        ({"infer_types": ["{object}..{key}"]}, "infer_types"),
+        ({"infer_types": [b"{key}"]}, "infer_types"),
         ({"compact_objects": {"a": "no"}}, "compact_objects"),
         ({"segment_bytes": 0}, "segment_bytes must be a whole number, 1 or more"),
         ({"segment_bytes": 1 << 63}, "segment_bytes must be at most"),

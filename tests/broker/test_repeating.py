@@ -11,10 +11,10 @@ import pytest
 from remuda.broker import checks
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.embedded.runtime import Runtime
-from remuda.model.commands import Command, DeclareQueue, Pull, Settle
 from remuda.model.errors import Duplicate
 from remuda.model.message import Message
-from remuda.model.options import read_options
+from remuda.model.operations.commands import Command, DeclareQueue, Pull, Settle
+from remuda.model.queues.options import read_options
 from remuda.model.settlement import Outcome, Settlement
 from tests.broker.kit import WatchedDisk
 

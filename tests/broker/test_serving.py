@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.threads import EmbeddedBroker
 from remuda.core.effects import Dispatch
-from remuda.model.commands import Pull
+from remuda.model.operations.commands import Pull
 
 
 @pytest.fixture(params=["os", "always", "memory"])

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from remuda.model.errors import IllegalMove
-from remuda.model.state import State, check_move
+from remuda.model.life import check_move
+from remuda.model.state import State
 
 MOVES = "LQ LU QF QE FS FK FR FE FI FN FQ RQ RE SX KX EQ IQ NQ".split()
 

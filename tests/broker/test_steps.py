@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from remuda import Message, native, open_broker
+from remuda import Message, open_broker
+from remuda.model.queues.routing import Binding
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.source]
 
 TURNS = 7
 """The fewest of so many count: where another thread writes at the moment, a message goes a longer way."""
@@ -55,9 +56,27 @@ def test_one_message_takes_few_steps(delayed: bool, tmp_path: Path) -> None:
         take()
         turns = [(calls_of(publish), calls_of(take)) for _ in range(TURNS)]
         published, taken = (min(steps, key=len) for steps in zip(*turns, strict=True))
-        assert len(published) <= (30 if native.tail is None else 12)
-        assert len({file for file, _ in published}) <= (22 if native.tail is None else 12)  # with this one
-        assert len(published) + len(taken) <= (80 if native.tail is None else 35)
+        assert len(published) <= 43
+        assert len({file for file, _ in published}) <= 24  # with this one
+        assert len(published) + len(taken) <= 140
+
+
+def test_a_publish_through_a_router_takes_hardly_more_steps(tmp_path: Path) -> None:
+    """Q18: everything that is published goes the same way."""
+    with open_broker(tmp_path, sync="os") as broker:
+        broker.create_queue("orders", type="pull")
+        broker.create_router("all", "direct", [Binding(queue="orders", key="orders.new")])
+
+        def publish() -> None:
+            broker.publish(Message("orders.new", b"x" * 200))
+
+        def route() -> None:
+            broker.route("all", Message("orders.new", b"x" * 200))
+
+        publish()
+        route()
+        published, routed = (min((calls_of(work) for _ in range(TURNS)), key=len) for work in (publish, route))
+        assert len(routed) <= 1.5 * len(published)
 
 
 def test_a_failure_takes_few_steps(tmp_path: Path) -> None:
@@ -69,5 +88,5 @@ def test_a_failure_takes_few_steps(tmp_path: Path) -> None:
             delivery = broker.pull("orders")
             assert delivery is not None
             steps.append(len(calls_of(partial(delivery.retry, after="1h", reason="no"))))
-        assert min(steps) <= 60
+        assert min(steps) <= 65
         assert broker.queue("orders").delayed == TURNS

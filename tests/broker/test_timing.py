@@ -46,6 +46,21 @@ def test_q3_a_renewed_delivery_has_its_whole_time_again(broker: EmbeddedBroker, 
     assert broker.queue("orders").waiting == 1
 
 
+def test_q2_what_was_sent_ahead_has_its_whole_time_from_when_it_is_received(
+    broker: EmbeddedBroker, clock: ManualClock
+) -> None:
+    """Q2: and until then nothing is used up."""
+    broker.create_queue("orders", acknowledge="just-request", put_back="no")
+    with broker.subscribe("orders", credit=5) as orders:
+        broker.publish(numbered(1))
+        pass_time(broker, clock, 14 * SECOND)
+        delivery = received(orders)
+        assert delivery.deadline == clock.now + 15 * SECOND
+        pass_time(broker, clock, 15 * SECOND - 1)
+        assert delivery.attempts == [1]
+        assert delivery.ack() == 1
+
+
 def test_q5_a_message_is_there_until_its_deadline_and_not_after(broker: EmbeddedBroker, clock: ManualClock) -> None:
     broker.create_queue("orders", type="pull", message_timeout="1m")
     broker.publish(numbered(2))

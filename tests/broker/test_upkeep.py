@@ -12,10 +12,10 @@ import pytest
 
 from remuda import Message, native, open_broker
 from remuda.broker import checks
-from remuda.broker.embedded import upkeep
-from remuda.broker.shared.disk import is_held
+from remuda.broker.embedded.upkeep import background
+from remuda.broker.shared.directory.host_lock import is_held
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.dropping import closed_segments
+from remuda.log.retention.drop import closed_segments
 from remuda.model.errors import BrokerClosed, DiskFull, NotFound
 from remuda.model.messages import Messages
 from remuda.model.settlement import Outcome, Settlement
@@ -125,6 +125,7 @@ def test_l6_a_memory_broker_lets_settled_messages_go(clock: ManualClock) -> None
         held = pulled(broker)
         fill(broker)
         clock.now += 2 * DAY
+        broker.runtime.flush()
         before = sum(broker.runtime.engine.log.disk.size(name) for name in broker.runtime.engine.log.disk.list())
         broker.collect()
         after = sum(broker.runtime.engine.log.disk.size(name) for name in broker.runtime.engine.log.disk.list())
@@ -187,6 +188,59 @@ def test_l6_retention_reaches_the_open_segment_when_little_is_written(tmp_path: 
         assert len(waiting_bodies(broker)) == 1
 
 
+def test_l6_each_message_leaves_on_time_whatever_younger_ones_it_lies_among(tmp_path: Path, clock: ManualClock) -> None:
+    """Ten a week, a late answer among them, and one that still waits: none has to wait for its neighbours."""
+    with open_at(tmp_path / "broker", clock, collect_interval="365d", success_retention="1d") as broker:
+        broker.create_queue("orders", type="pull")
+        broker.create_queue("late", type="pull", acknowledge_timeout="10d")
+        broker.publish(numbered(5, "late"))
+        broker.publish(numbered(10, "orders"))
+        held, late = broker.pull("orders", 10), broker.pull("late", 4)
+        assert held is not None
+        assert late is not None
+        held.ack()
+        clock.now += 18 * HOUR
+        assert late.ack(rows=[1]) == 1
+        broker.publish(numbered(3, "orders"))
+        young = broker.pull("orders", 3)
+        assert young is not None
+        young.ack()
+
+        def there() -> list[int]:
+            return [
+                n for record in broker.spectate().messages() for n in range(record.first, record.first + len(record))
+            ]
+
+        assert broker.collect().messages == 0
+        clock.now += 12 * HOUR
+        assert broker.collect().messages == 10
+        assert there() == [0, 1, 2, 3, 4, 15, 16, 17]
+        assert broker.collect().messages == 0
+        clock.now += 13 * HOUR
+        assert broker.collect().messages == 4
+        assert there() == [0, 2, 3, 4]
+    with open_at(tmp_path / "broker", clock) as broker:
+        assert broker.recovery.clean
+        assert sorted(waiting_bodies(broker, "late")) == [b"0", b"2", b"3", b"4"]
+
+
+def test_l6_what_cannot_be_read_of_a_day_keeps_all_of_it(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, collect_interval="365d") as broker:
+        broker.create_queue("orders", type="pull")
+        for _ in range(3):
+            broker.publish(numbered(5, "orders"))
+            waiting_bodies(broker)
+            clock.now += 10 * HOUR
+            broker.runtime.engine.log.roll(clock.now)
+            broker.checkpoint()
+            broker.checkpoint()
+            broker.runtime.upkeep.seal()
+        events = sorted((tmp_path / "broker" / "sealed").glob("events-*"))
+        assert len(events) == 3
+        events[-1].write_bytes(b"PAR1" + bytes(200))
+        assert broker.collect().messages == 0
+
+
 def test_l5_sealing_waits_for_a_quiet_moment_unless_much_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sealed() -> int:
         return len(list((tmp_path / "d").glob("sealed/*.parquet")))
@@ -209,7 +263,7 @@ def test_l5_sealing_waits_for_a_quiet_moment_unless_much_waits(tmp_path: Path, m
         keeping._seal_when_quiet()
         assert sealed() > 0
         before = sealed()
-        monkeypatch.setattr(upkeep, "_MOST_UNSEALED", 0)
+        monkeypatch.setattr(background, "_MOST_UNSEALED", 0)
         fill()
         keeping._seal_when_quiet()
         assert sealed() > before
@@ -229,7 +283,7 @@ def test_l5_a_checkpoint_does_not_wait_for_all_that_is_sealed(tmp_path: Path, mo
         assert waiting > 2
         left: list[int] = []
         with monkeypatch.context() as patch:
-            patch.setattr(upkeep, "_BUSY_BYTES", 1 << 40)
+            patch.setattr(background, "_BUSY_BYTES", 1 << 40)
             patch.setattr(keeping, "checkpoint", lambda: left.append(len(list(closed_segments(log)))))
             patch.setattr(keeping, "_checkpoint_is_due", lambda: not left)
             keeping._unsealed = True
@@ -338,3 +392,26 @@ def test_l4_the_directory_is_not_let_go_while_somebody_writes_a_checkpoint(
     assert not is_held(tmp_path / "broker")
     with pytest.raises(BrokerClosed):
         broker.checkpoint()
+
+
+def test_l6_l11_a_clock_far_ahead_at_start_removes_nothing_for_the_first_hour(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_at(tmp_path / "broker", clock, collect_interval="1s") as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(5, "orders"))
+        delivery = broker.pull("orders", 5)
+        assert delivery is not None
+        delivery.dead()
+    clock.now += 3650 * DAY
+    with open_at(tmp_path / "broker", clock, collect_interval="1s") as broker:
+        assert "retention removes nothing for the first hour" in caplog.text
+        clock.now += HOUR - HOUR // 60
+        broker.runtime.upkeep.collect_when_due()
+        assert broker.queue("orders").dead == 5
+        clock.now += HOUR // 30
+        broker.runtime.upkeep.collect_when_due()
+        assert broker.queue("orders").dead == 0
+    caplog.clear()
+    with open_at(tmp_path / "broker", clock, collect_interval="1s"):
+        assert "first hour" not in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.broker.embedded.window import Window
+from remuda.broker.embedded.delivering.head_cache import HeadCache
 from remuda.model.messages import Messages
 
 
@@ -10,14 +10,14 @@ def batch(first: int, count: int) -> Messages:
     return Messages(bodies=[b"%d" % (first + row) for row in range(count)], name="orders")
 
 
-def window(limit: int, *batches: tuple[int, int]) -> Window:
-    made = Window(limit)
+def window(limit: int, *batches: tuple[int, int]) -> HeadCache:
+    made = HeadCache(limit)
     for first, count in batches:
         made.put(first, batch(first, count))
     return made
 
 
-def taken(held: Window, *runs: tuple[int, int]) -> list[bytes] | None:
+def taken(held: HeadCache, *runs: tuple[int, int]) -> list[bytes] | None:
     found = held.take(list(runs))
     return None if found is None else found.bodies
 
@@ -78,7 +78,7 @@ def test_discarded_messages_make_room() -> None:
 
 def test_large_messages_wait_in_the_log() -> None:
     """Q21: five hundred of them would not fit into memory."""
-    held = Window(500)
+    held = HeadCache(500)
     held.put(0, Messages(bodies=[b"x" * 100_000], name="orders"))
     held.put(1, Messages(bodies=[b"x" * 100_000, b"small"], name="orders"))
     assert held.size == 0

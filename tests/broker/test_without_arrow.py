@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, open_broker
-from remuda.log.check import check
-from remuda.log.directory import DirectoryDisk
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.repair.check import check
 
 _WITHOUT = "import sys\nsys.modules['pyarrow'] = None\n"
 _SEGMENT = 1 << 16

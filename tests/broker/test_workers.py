@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.embedded.workers import claim_worker
+from remuda.broker.embedded.upkeep.worker_numbers import claim_worker
 from remuda.broker.opening import open_broker
 from remuda.model.errors import InvalidOption, StorageError
 from remuda.model.ids import STEP, Snowflakes, time_of
@@ -19,7 +19,7 @@ from tests.conformance.kit import numbered
 
 CLAIM = """
 import sys, pathlib
-from remuda.broker.embedded.workers import claim_worker
+from remuda.broker.embedded.upkeep.worker_numbers import claim_worker
 claim = claim_worker(None, pathlib.Path(sys.argv[1]))
 print(claim.number, flush=True)
 sys.stdin.read()

@@ -183,3 +183,15 @@ def many(jobs: list[dict[str, str]]) -> list[str]:
 def linger(path: str) -> None:
     note(path, "ran")
     time.sleep(3.0)
+
+
+def fail(number: int) -> None:
+    raise ValueError("no")
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+async def double_async(number: int) -> int:
+    return 2 * number

@@ -69,7 +69,7 @@ def test_reject_is_invalid(bus: Bus) -> None:
     with bus.testing() as test:
         message = test.publish("x")
         test.run()
-        test.advance("30d")
+        test.advance("14d")
         assert (calls, state(bus, message, "q")) == ([1], "I")
         letter = test.dead_letters("q")[0]
     assert (letter.state.value, letter.reason) == ("I", "no such customer")
@@ -81,7 +81,7 @@ def test_not_interested(bus: Bus) -> None:
     with bus.testing() as test:
         message = test.publish("x")
         test.run()
-        test.advance("30d")
+        test.advance("14d")
         assert (calls, state(bus, message, "q")) == ([1], "N")
         assert test.dead_letters("q", states="N")[0].reason == "not my region"
 

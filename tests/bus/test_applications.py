@@ -302,7 +302,7 @@ class TestAsyncMiddleware:
         """B11, B18"""
         noting = Noting()
         bus = Bus(middleware=[noting])
-        bus.subscribe("x")(lambda body: None)
+        bus.subscribe("x", queue="x")(lambda body: None)
         with bus.testing() as test:
             test.publish("x")
             test.run()
@@ -423,7 +423,7 @@ class TestStopToken:
 class TestStopping:
     def test_stop_after_start_stops(self, bus: Bus) -> None:
         """B16"""
-        bus.subscribe("x")(lambda body: None)
+        bus.subscribe("x", queue="x")(lambda body: None)
         runner = bus.start()
         bus.stop()
         assert not runner.running
@@ -432,7 +432,7 @@ class TestStopping:
 
     def test_a_handler_may_stop_its_own_bus(self, bus: Bus) -> None:
         """B16"""
-        bus.subscribe("x")(lambda body: bus.stop())
+        bus.subscribe("x", queue="x")(lambda body: bus.stop())
         runner = bus.start()
         bus.publish("x", 1)
         eventually(lambda: not runner.running)

@@ -54,7 +54,7 @@ class TestStatus:
 class TestResult:
     def test_is_kept_when_the_publisher_asks(self, bus: Bus) -> None:
         """B20"""
-        bus.subscribe("sum")(lambda body: sum(body))
+        bus.subscribe("sum", queue="sum")(lambda body: sum(body))
         with bus.testing() as test:
             number = test.publish("sum", [1, 2], keep_result=True)
             with pytest.raises(ResultNotReady):
@@ -76,7 +76,7 @@ class TestResult:
 
     def test_that_was_not_kept_is_told(self, bus: Bus) -> None:
         """B20"""
-        bus.subscribe("sum")(lambda body: sum(body))
+        bus.subscribe("sum", queue="sum")(lambda body: sum(body))
         with bus.testing() as test:
             number = test.publish("sum", [1, 2])
             test.run()
@@ -99,7 +99,7 @@ class TestResult:
 
     def test_can_be_waited_for(self, bus: Bus) -> None:
         """B20"""
-        bus.subscribe("sum")(lambda body: sum(body))
+        bus.subscribe("sum", queue="sum")(lambda body: sum(body))
         with running(bus):
             assert bus.result(bus.publish("sum", [1, 2], keep_result=True), int, timeout="60s") == 3
 
@@ -137,7 +137,7 @@ class TestCancel:
 
     def test_leaves_what_is_done(self, bus: Bus) -> None:
         """B20"""
-        bus.subscribe("x")(lambda body: None)
+        bus.subscribe("x", queue="x")(lambda body: None)
         with bus.testing() as test:
             number = test.publish("x", 1)
             test.run()
@@ -149,7 +149,7 @@ class TestOnce:
     def test_unique_while_it_waits(self, bus: Bus) -> None:
         """B20"""
         calls: list[int] = []
-        bus.subscribe("x")(lambda body: calls.append(body))
+        bus.subscribe("x", queue="x")(lambda body: calls.append(body))
         with bus.testing() as test:
             assert test.publish("x", 1, unique="report") == test.publish("x", 2, unique="report") == "report"
             test.run()
@@ -160,7 +160,7 @@ class TestOnce:
     def test_an_idempotency_key_counts_for_ever(self, bus: Bus) -> None:
         """B20"""
         calls: list[int] = []
-        bus.subscribe("x")(lambda body: calls.append(body))
+        bus.subscribe("x", queue="x")(lambda body: calls.append(body))
         with bus.testing() as test:
             test.publish("x", 1, idempotency_key="order-7")
             test.run()

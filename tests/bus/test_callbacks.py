@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Context, Headers, Message, Middleware, Response
-from remuda.bus.publishing.system_queues import CALLBACKS
+from remuda.model.queues.system_queues import CALLBACKS
 from tests.bus.kit import attempts, state
 
 
@@ -91,7 +91,7 @@ def test_along_a_chain_each_names_its_direct_parent(bus: Bus) -> None:
 def test_a_foreign_sequence_goes_on(bus: Bus) -> None:
     """B9, M3: and nonsense in its place counts as none."""
     taken = taking(bus, "answer")
-    bus.subscribe("question")(lambda: None)
+    bus.subscribe("question", queue="question")(lambda: None)
     with bus.testing() as test:
         test.publish("question", callback="answer", headers={"cap-corr-seq": "41"})
         test.publish("question", callback="answer", headers={"cap-corr-seq": "many"})
@@ -101,7 +101,7 @@ def test_a_foreign_sequence_goes_on(bus: Bus) -> None:
 
 def test_without_a_callback_nothing_is_sent(bus: Bus) -> None:
     """B9"""
-    bus.subscribe("question")(lambda body: 5)
+    bus.subscribe("question", queue="question")(lambda body: 5)
     with bus.testing() as test:
         test.publish("question", 4)
         assert test.run() == 1
@@ -111,7 +111,7 @@ def test_without_a_callback_nothing_is_sent(bus: Bus) -> None:
 def test_none_is_an_answer_too(bus: Bus) -> None:
     """B9"""
     taken = taking(bus, "answer")
-    bus.subscribe("question")(lambda body: None)
+    bus.subscribe("question", queue="question")(lambda body: None)
     with bus.testing() as test:
         test.publish("question", 4, callback="answer")
         test.run()

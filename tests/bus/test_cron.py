@@ -10,8 +10,8 @@ import pytest
 
 from remuda.bus.scheduling.cron import Cron
 from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule
-from remuda.model.durations import HOUR, MINUTE, SECOND
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import HOUR, MINUTE, SECOND
 
 
 def micros(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remuda import Attempt, Bus, Message
+from remuda import Attempt, Bus, HandlerFailed, Message
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 from tests.bus.kit import state
@@ -197,3 +197,82 @@ def test_a_move_tells_whence_and_why(bus: Bus) -> None:
         there = test.message(message).queues[1]
         assert (there.queue, there.state, there.reason) == ("by-hand", State.QUEUED, "moved from q: ValueError: no")
         assert test.message(message).state is State.QUEUED
+
+
+class TestOneStep:
+    """B7: a move arrives, or the message has not left and says why."""
+
+    @pytest.mark.parametrize(
+        ("closed", "why"),
+        [("paused", "queue 'spare' is paused"), ("full", "queue 'spare' is full by its message_limit")],
+    )
+    def test_b7_a_target_that_takes_nothing(self, bus: Bus, closed: str, why: str) -> None:
+        """B7"""
+        told: list[str] = []
+        bus.subscribe("x", queue="q", retry="never", failover="spare")(fail)
+
+        @bus.subscribe("failed")
+        def note(message: Message) -> None:
+            told.append(message.headers["cap-exception"])
+
+        with bus.testing() as test:
+            if closed == "paused":
+                bus.broker.set_status("spare", "paused")
+            else:
+                bus.broker.configure_queue("spare", message_limit=1)
+                bus.broker.publish(Message("spare", b""), queue="spare")
+            message = test.publish("x", 5, failure_callback="failed")
+            test.run()
+            status = bus.status(message)
+            assert (status.failed, status.queues["q"].word) == (True, "dead")
+            assert list(status.queues) == ["q"]
+            reason = status.queues["q"].reason or ""
+            assert reason.startswith(f"ValueError: no; not moved to spare: {why}")
+            assert test.dead_letters("q")[0].reason == reason
+            with pytest.raises(HandlerFailed, match="ValueError: no"):
+                test.call("x", 5)
+        assert told == ["ValueError: no"]
+
+    @pytest.mark.parametrize("first", ["the target", "the source"])
+    def test_b7_a_target_with_a_subscription_of_its_own_gets_it_once(self, first: str) -> None:
+        """B7: whichever of the two comes first."""
+        bus = Bus()
+        seen: list[int] = []
+
+        def source() -> None:
+            bus.subscribe("x", queue="q", retry="never", failover="spare")(fail)
+
+        if first == "the source":
+            source()
+        bus.subscribe("x", queue="spare")(lambda body: seen.append(body))
+        if first == "the target":
+            source()
+        with bus.testing() as test:
+            message = test.publish("x", 5)
+            test.run()
+            queues = bus.status(message).queues
+        assert seen == [5]
+        assert (queues["q"].word, queues["spare"].word) == ("dead", "done")
+        assert queues["q"].reason == "ValueError: no; not moved to spare: it has had the message already"
+
+    def test_b7_two_queues_that_fail_over_to_one(self, bus: Bus) -> None:
+        """B7"""
+        seen: list[int] = []
+        bus.subscribe("x", queue="a", retry="never", failover="spare")(fail)
+        bus.subscribe("x", queue="b", retry=["1m"], failover="spare")(fail)
+        bus.subscribe("unused", queue="spare")(lambda body: seen.append(body))
+        with bus.testing() as test:
+            message = test.publish("x", 5)
+            test.run()
+            test.advance("1h")
+            queues = bus.status(message).queues
+        assert seen == [5]
+        assert [queues[name].word for name in ("a", "b", "spare")] == ["moved", "dead", "done"]
+
+    def test_b7_handlers_that_do_not_take_the_topic_are_refused_at_start(self, bus: Bus) -> None:
+        """B7"""
+        bus.subscribe("x.*", queue="q", failover="spare")(fail)
+        bus.subscribe("a", queue="spare")(number)
+        bus.subscribe("b", queue="spare")(fail)
+        with pytest.raises(InvalidOption, match=r"fail over to spare, but no handler there takes x\.\*"):
+            bus.start()

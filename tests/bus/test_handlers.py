@@ -11,7 +11,7 @@ import pytest
 from remuda import Attempt, Bus, Context, Headers, Message, Middleware, Response, handles
 from remuda.bus.handlers import handler
 from remuda.model.errors import InvalidOption, RemudaError
-from tests.bus.kit import attempts, running, state
+from tests.bus.kit import attempts, eventually, running, state
 
 
 class Orders:
@@ -359,6 +359,49 @@ class TestLists:
             bus.publish_many("x", range(10))
             test.run()
         assert calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    def test_f6_may_have_messages_of_one_key_each(self, bus: Bus) -> None:
+        """F6: what a key is, the queue says."""
+        calls: list[list[int]] = []
+
+        @bus.subscribe("x", batch=10, batch_by_key=True, queue="q", retry=0)
+        def handle(numbers: list[int]) -> None:
+            calls.append(numbers)
+            if 2 in numbers:
+                raise ValueError("unlucky")
+
+        with bus.testing() as test:
+            ids = [bus.publish("x", number, key="ab"[number % 2]) for number in range(5)]
+            test.run()
+            assert [state(bus, message, "q") for message in ids] == ["X", "X", "E", "X", "X"]
+        assert calls == [[0, 2, 4], [1, 3], [0], [2], [4]], "the failure of one is not its neighbours'"
+
+    @pytest.mark.parametrize("executor", ["threads", "asyncio"])
+    def test_f6_may_wait_for_more_to_come(self, bus: Bus, executor: str) -> None:
+        """F6: a list that is full does not wait."""
+        calls: list[list[int]] = []
+
+        def handle(numbers: list[int]) -> None:
+            calls.append(numbers)
+
+        async def handle_async(numbers: list[int]) -> None:
+            calls.append(numbers)
+
+        chosen = handle if executor == "threads" else handle_async
+        bus.subscribe("x", queue="q", batch=4, batch_wait="400ms", executor=executor, threads=1)(chosen)
+        bus.start()
+        bus.publish_many("x", range(6))
+        eventually(lambda: calls == [[0, 1, 2, 3]])
+        bus.publish_many("x", [6])
+        eventually(lambda: len(calls) == 2)
+        assert calls[1] == [4, 5, 6]
+
+    @pytest.mark.parametrize(
+        "given", [{"batch_wait": "1s"}, {"batch_by_key": True}, {"batch": 2, "batch_wait": "soon"}]
+    )
+    def test_f6_what_makes_no_sense_is_refused(self, bus: Bus, given: dict[str, Any]) -> None:
+        with pytest.raises(InvalidOption):
+            bus.subscribe("x", **given)(lambda body: None)
 
     def test_one_that_cannot_be_decoded_does_not_take_the_others_along(self, bus: Bus) -> None:
         """B13"""

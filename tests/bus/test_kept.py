@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from remuda import Bus, Message
-from remuda.bus.publishing.system_queues import UNROUTED
+from remuda.model.queues.system_queues import UNROUTED
 from tests.bus.kit import eventually, running, state
 
 
@@ -38,7 +38,7 @@ class TestNoSubscriber:
         with bus.testing() as test:
             test.publish("lonely")
             assert test.run() == 1
-            assert test.advance("30d") == 0
+            assert test.advance("14d") == 0
 
     def test_goes_to_those_who_subscribed_since_when_it_is_reprocessed(self, bus: Bus) -> None:
         """B13"""
@@ -126,7 +126,7 @@ class TestUndecodable:
         with bus.testing() as test:
             message = test.publish("x", body, mime_type=mime_type)
             assert test.run() == 1
-            assert test.advance("30d") == 0
+            assert test.advance("14d") == 0
             assert state(bus, message, "q") == "I"
             letter = test.dead_letters("q")[0]
             assert letter.body == body

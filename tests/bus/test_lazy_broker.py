@@ -69,7 +69,7 @@ def test_closing_the_bus_ends_the_wait_and_a_late_broker_is_closed(bus: Bus, ser
 
 
 def test_a_bus_that_was_stopped_meanwhile_can_be_used_again(bus: Bus, server: SlowServer) -> None:
-    bus.subscribe("x")(lambda body: None)
+    bus.subscribe("x", queue="x")(lambda body: None)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(bus.run)
         eventually(lambda: server.asked == 1)

@@ -64,7 +64,7 @@ class Breaks(Layer):
 def test_order(diary: list[str]) -> None:
     """B11: before-hooks in order, after-hooks in reverse."""
     bus = Bus(middleware=[Layer("outer", diary), Layer("inner", diary)])
-    bus.subscribe("x")(lambda body: body)
+    bus.subscribe("x", queue="x")(lambda body: body)
     with bus.testing() as test:
         test.publish("x", 1)
         test.run()
@@ -125,7 +125,7 @@ def test_the_result_may_be_replaced() -> None:
             return 2 * result
 
     bus = Bus(middleware=[Doubles(), Doubles()])
-    bus.subscribe("x")(lambda body: body)
+    bus.subscribe("x", queue="x")(lambda body: body)
     assert bus.send("x", 1) == [4]
 
 

@@ -23,7 +23,7 @@ class TestPublish:
     def test_hands_over_and_handlers_run_later(self, bus: Bus) -> None:
         """B1"""
         seen: list[int] = []
-        bus.subscribe("number")(lambda_of(seen))
+        bus.subscribe("number", queue="number")(lambda_of(seen))
         with bus.testing() as test:
             message = test.publish("number", 1)
             assert message
@@ -34,7 +34,7 @@ class TestPublish:
     def test_from_a_coroutine(self, bus: Bus) -> None:
         """B1"""
         seen: list[int] = []
-        bus.subscribe("number")(lambda_of(seen))
+        bus.subscribe("number", queue="number")(lambda_of(seen))
         with bus.testing() as test:
             assert asyncio.run(bus.publish_async("number", 2))
             test.run()
@@ -43,7 +43,7 @@ class TestPublish:
     def test_many_at_the_price_of_one_keep_their_order(self, bus: Bus) -> None:
         """B1"""
         seen: list[int] = []
-        bus.subscribe("number")(lambda_of(seen))
+        bus.subscribe("number", queue="number")(lambda_of(seen))
         with bus.testing() as test:
             ids = bus.publish_many("number", range(50))
             assert len(set(ids)) == 50
@@ -283,7 +283,7 @@ class TestCall:
 
     def test_ends_when_the_bus_is_closed(self, bus: Bus) -> None:
         """B1"""
-        bus.subscribe("never")(lambda_of([]))
+        bus.subscribe("never", queue="never")(lambda_of([]))
         failures: list[BaseException] = []
 
         def call() -> None:

@@ -56,7 +56,8 @@ def hire() -> Iterator[Hire]:
 def begin(child_process: ChildProcess, todo: Todo, headers: Mapping[str, str] | None = None) -> BatchTracker:
     bodies = [msgspec.json.encode(job) for job in todo]
     messages = Messages(bodies=bodies, name="x", mime_type="application/json", headers=headers or {})
-    assert child_process.begin(messages, [1] * len(bodies))
+    batch = child.CallBatch(0, messages, [1] * len(bodies), [False] * len(bodies))
+    assert child_process.begin(child.BatchDelivery(batch), batch.attempts)
     return BatchTracker(child_process.shared, len(bodies))
 
 

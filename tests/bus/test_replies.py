@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus, HandlerFailed, Headers, Message, NotInterested, Reject, Response
-from remuda.bus.publishing.results import RESULTS
-from remuda.bus.publishing.system_queues import CALLBACKS, UNROUTED
+from remuda.model.queues.system_queues import CALLBACKS, RESULTS, UNROUTED
 from tests.bus.kit import eventually, running
 
 

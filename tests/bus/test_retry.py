@@ -11,8 +11,8 @@ import pytest
 from remuda import Attempt, Bus, RetryPolicy
 from remuda.bus.settings.retry import DEFAULT, NEVER, cap, exponential, policy
 from remuda.bus.testing import ManualClock, TestBus
-from remuda.model.durations import HOUR, MINUTE, SECOND
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import HOUR, MINUTE, SECOND
 from tests.bus.kit import attempts, events, state
 
 DAY = 24 * HOUR

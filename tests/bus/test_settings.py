@@ -11,8 +11,8 @@ import pytest
 from remuda import Bus
 from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
 from remuda.bus.settings.settings import Settings
-from remuda.model.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from tests.bus.kit import running
 
 NOTHING = HandlerOptions()
@@ -100,7 +100,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert settings.get("message.threads").source == "REMUDA_MESSAGE_THREADS"
     assert settings.get("message.timeout").source == "code"
-    assert settings.get("message.queue.size").source == str(file)
+    assert settings.get("message.queue.size").source == f"{file}, line 3"
 
 
 def test_toml_tables_and_quoted_names(tmp_path: Path) -> None:
@@ -244,6 +244,18 @@ def test_effective_settings_say_where_they_come_from() -> None:
     assert rows["message.retry.q"][0].max_retries == 1
 
 
+def test_b3_a_queues_settings_say_where_each_was_set() -> None:
+    """B3: for the queue, at its handler, for all queues, or nowhere."""
+    settings = Settings.load({"message.threads": 2, "message.retry.max": 3, "message.queue.size.q": 7}, environment={})
+    rows = {name: (value, source) for name, value, source in settings.of_queue("q", HandlerOptions(timeout=SECOND))}
+    assert rows["message.threads"] == (2, "code")
+    assert rows["message.queue.size"] == (7, "code")
+    assert rows["message.timeout"] == (SECOND, "handler")
+    assert rows["message.retry"][0].max_retries == 3
+    assert rows["message.retry"][1] == "code"
+    assert rows["message.failover"] == (None, "default")
+
+
 def test_the_queue_is_declared_by_its_settings() -> None:
     """B3: and follows them when they change."""
     bus = Bus(settings={"message.queue.size.q": 7})
@@ -298,3 +310,22 @@ class TestOrder:
         settings = Settings.load({"message.retry.intervals": ["5s", "1m"]}, None, {})
         shown = {name: value for name, value, _ in settings.effective({})}
         assert shown["message.retry.intervals"] == (10_000_000, 60_000_000)
+
+
+@pytest.mark.parametrize("retry", [None, 3, "cap"])
+def test_b4_a_check_interval_of_zero_switches_retries_off(retry: Any) -> None:
+    """As in PaperTrail, which then never looks for messages to retry."""
+    bus = Bus("memory://", settings={"message.retry.check.interval": 0})
+    tries: list[int] = []
+
+    @bus.subscribe("x", queue="q", retry=retry)
+    def fail(body: int) -> None:
+        tries.append(body)
+        raise ValueError("no")
+
+    with bus.testing() as test:
+        test.publish("x", 1)
+        test.run()
+        test.advance("2d")
+        assert tries == [1]
+        assert test.queue("q").dead == 1

@@ -12,7 +12,7 @@ from remuda.bus.execution.processes import shared_progress as shared
 from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers.result import DONE, CallResult
-from remuda.model.durations import MILLISECOND
+from remuda.model.values.durations import MILLISECOND
 
 FAILED = CallResult(Outcome.NACK, "ValueError: no")
 

@@ -47,7 +47,7 @@ UNNOTICED = """
 import asyncio, signal, threading, time
 from remuda import Bus
 bus = Bus()
-bus.subscribe("x")(lambda body: None)
+bus.subscribe("x", queue="x")(lambda body: None)
 
 def signal_myself() -> None:
     while not bus.running:

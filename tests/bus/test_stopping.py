@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from remuda import Attempt, Bus, open_broker
-from remuda.model.errors import BrokerClosed, RemudaError
+from remuda.model.errors import BrokerClosed, DiskFull, RemudaError
 from tests.bus import jobs
 from tests.bus.kit import attempts, eventually, running, state
 
@@ -204,7 +204,7 @@ class TestStop:
     def test_and_start_again(self, bus: Bus) -> None:
         """B16"""
         seen: list[int] = []
-        bus.subscribe("x")(lambda body: seen.append(body))
+        bus.subscribe("x", queue="x")(lambda body: seen.append(body))
         for number in range(3):
             with bus:
                 bus.publish("x", number)
@@ -293,7 +293,7 @@ class TestHealth:
         self, bus: Bus, caplog: pytest.LogCaptureFixture
     ) -> None:
         """B16"""
-        bus.subscribe("x")(lambda body: None)
+        bus.subscribe("x", queue="x")(lambda body: None)
 
         @bus.subscribe("x")
         async def coroutine(body: Any) -> None: ...
@@ -346,3 +346,73 @@ def test_handlers_stay_with_the_process_that_started_them(tmp_path: Path) -> Non
     assert first.startswith("False False <Bus at ")
     assert "running" not in first
     assert (second, third) == ("True True", "True"), done.stderr
+
+
+@pytest.mark.parametrize("how", ["run_async", "start_async", "a loop per queue"])
+def test_b16_a_coroutine_that_stops_its_bus_is_settled_first(tmp_path: Path, how: str) -> None:
+    """B16: it is not handled again after a restart."""
+    began, calls = time.monotonic(), list[int]()
+
+    def opened() -> Bus:
+        bus = Bus(tmp_path / "d", sync="os")
+
+        @bus.subscribe("x", queue="q")
+        async def handle(body: int) -> None:
+            calls.append(body)
+            await bus.stop_async()
+
+        return bus
+
+    async def main(bus: Bus) -> None:
+        if how == "run_async":
+            await bus.run_async()
+            return
+        await bus.start_async(loop_per_queue=how == "a loop per queue")
+        while bus.running:
+            await asyncio.sleep(0.01)
+        await bus.stop_async()
+
+    with opened() as bus:
+        message = bus.publish("x", 1)
+        asyncio.run(main(bus))
+        eventually(lambda: state(bus, message, "q") == "X")
+    with opened() as bus:
+        assert bus.broker.queue("q").size == 0
+    assert calls == [1]
+    assert time.monotonic() - began < 9
+
+
+def test_b16_a_queue_is_well_again_when_its_pulls_are_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After a full disk was mended a bus stayed unready until each queue had settled something, which idle ones never
+    do."""
+    with Bus(tmp_path / "log") as bus:
+        bus.subscribe("x", queue="x")(lambda body: None)
+        broker: Any = bus.broker
+        pull, full = broker.pull, threading.Event()
+
+        def refuse(*given: Any, **named: Any) -> Any:
+            if full.is_set():
+                raise DiskFull("no room on the disk")
+            return pull(*given, **named)
+
+        monkeypatch.setattr(broker, "pull", refuse)
+        full.set()
+        bus.start()
+        eventually(lambda: "no room" in bus.health().get("problems", {}).get("handlers", ""))
+        full.clear()
+        eventually(lambda: bus.health()["ready"])
+
+
+def test_b16_a_stop_while_a_handlers_process_starts_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B16: nothing failed, so nothing says so."""
+    for pause in (0, 0.02, 0.1):
+        bus = Bus(tmp_path / f"d{pause}", sync="os")
+        bus.subscribe("x", queue="q", executor="processes")(jobs.sleep)
+        bus.publish("x", {"seconds": "0"})
+        bus.start()
+        time.sleep(pause)
+        bus.stop("0s")
+        bus.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus
-from remuda.model.errors import RemudaError
+from remuda.model.errors import InvalidOption, RemudaError
 from tests.bus.kit import running
 
 
@@ -129,7 +129,7 @@ def test_a_bus_that_feeds_itself_for_ever_is_told(monkeypatch: pytest.MonkeyPatc
     """B18"""
     monkeypatch.setattr("remuda.bus.testing._PLENTY", 100)
     bus = Bus()
-    bus.subscribe("x")(lambda body: bus.publish("x") and None)
+    bus.subscribe("x", queue="x")(lambda body: bus.publish("x") and None)
     with bus.testing() as test:
         test.publish("x")
         with pytest.raises(RuntimeError, match="still work"):
@@ -146,7 +146,42 @@ def test_a_running_bus_is_left_alone() -> None:
 def test_send_and_call() -> None:
     """B1, B18"""
     bus = Bus()
-    bus.subscribe("double")(lambda body: 2 * body)
+    bus.subscribe("double", queue="double")(lambda body: 2 * body)
     with bus.testing() as test:
         assert test.send("double", 2) == [4]
         assert test.call("double", 3) == 6
+
+
+def test_l6_retention_runs_on_the_tests_clock() -> None:
+    """B18: what is past its retention is gone when the clock has moved, not a moment later."""
+    bus = Bus("memory://")
+
+    @bus.subscribe("x", queue="x", retry="never")
+    def fail(body: int) -> None:
+        raise ValueError
+
+    with bus.testing() as test:
+        test.publish("x", 1)
+        test.run()
+        test.advance("14d")
+        assert test.queue("x").dead == 1
+        test.advance("2d")
+        assert test.queue("x").dead == 0
+
+
+def test_b2_a_lambda_needs_a_queue_of_its_own() -> None:
+    bus = Bus("memory://")
+    with pytest.raises(InvalidOption, match="a lambda has no name"):
+        bus.subscribe("x")(lambda body: None)
+    with pytest.raises(InvalidOption, match="a lambda has no name"):
+        bus.every("5m")(lambda: None)
+    bus.subscribe("x", queue="x")(lambda body: None)
+
+
+def test_m1_a_set_is_published_in_order() -> None:
+    """Its own order differs from process to process, and so would its hash: the same set would look changed (T3)."""
+    bus = Bus("memory://")
+    with bus.testing() as test:
+        test.publish("x", {"pear", "apple", "fig"})
+        test.publish("x", frozenset((3, 1, 2)))
+        assert [message.body for message in test.published()] == [b'["apple","fig","pear"]', b"[1,2,3]"]

@@ -144,16 +144,6 @@ def test_results_have_the_type_that_was_asked_for(bus: Bus) -> None:
         bus.subscribe("x", timeuot="1s")  # type: ignore[call-arg]
 
 
-def test_cap_times_are_understood() -> None:
-    """M3: as CAP writes them."""
-    from remuda import Message
-    from remuda.bus.publishing import foreign
-
-    found = foreign.read({"cap-msg-id": "1", "cap-msg-name": "x", "cap-senttime": "01/02/2030 03:04:05"}, b"")
-    assert isinstance(found, Message)
-    assert found.timestamp == 1_893_553_445_000_000
-
-
 class TestWorkbench:
     def test_errors_can_be_raised_in_the_test(self, bus: Bus) -> None:
         """B18"""
@@ -169,7 +159,7 @@ class TestWorkbench:
 
     def test_published_messages_can_be_looked_at(self, bus: Bus) -> None:
         """B18"""
-        bus.subscribe("order.placed")(lambda body: bus.publish("order.shipped", body))
+        bus.subscribe("order.placed", queue="order.placed")(lambda body: bus.publish("order.shipped", body))
         with bus.testing() as test:
             test.publish("order.placed", 7)
             test.run()
@@ -180,7 +170,7 @@ class TestWorkbench:
         """B18"""
         bus.subscribe("price", queue="price")(lambda body: body * 2)
         results: list[int] = []
-        bus.subscribe("order")(lambda body: results.append(bus.call("price", body, result=int)))
+        bus.subscribe("order", queue="order")(lambda body: results.append(bus.call("price", body, result=int)))
         with bus.testing() as test:
             test.publish("order", 21)
             test.run(raise_errors=True)
@@ -211,7 +201,7 @@ class TestWorkbench:
 
     def test_records_of_the_bus_are_at_warning(self, bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
         """B6"""
-        bus.subscribe("x", retry=["1m"])(lambda body: 1 / 0)
+        bus.subscribe("x", queue="x", retry=["1m"])(lambda body: 1 / 0)
         with bus.testing() as test, caplog.at_level(logging.WARNING):
             test.publish("x", 1)
             test.run()

@@ -67,15 +67,15 @@ def test_s5_commands_work_beside_a_running_app(running: subprocess.Popen[str], r
     wait_for(running, "shipped 1")
     remuda("publish", data, "order.placed", '{"id": 3}')
     eventually(lambda: ship(remuda, data)["invalid"] == before["invalid"] + 1)
-    assert "back in ship" in remuda("reprocess", data, "ship", "--dead-only").out
+    assert "back in ship" in remuda("reprocess", data, "ship", "--state", "dead-letters").out
     eventually(lambda: ship(remuda, data)["invalid"] == before["invalid"] + 1)
     assert "of ship forgotten" in remuda("forget", data, "ship", "--yes").out
     assert ship(remuda, data)["invalid"] == 0
     assert "ship is paused" in remuda("pause", data, "ship").out
     remuda("publish", data, "order.placed", '{"id": 5}')
-    eventually(lambda: ship(remuda, data)["depth"] == 1)
+    eventually(lambda: ship(remuda, data)["waiting"] == 1)
     assert "cleared from ship" in remuda("clear", data, "ship", "--yes").out
-    assert ship(remuda, data)["depth"] == 0
+    assert ship(remuda, data)["waiting"] == 0
     assert "ship is running" in remuda("resume", data, "ship").out
     assert "order.placed" in remuda("log", "tail", data).out
     assert remuda("messages", data, "ship").code == 0
@@ -116,7 +116,7 @@ def test_s5_several_workers_are_restarted_and_stopped_in_order(folder: Path, rem
 
 WORKED = """
 import time
-from remuda.cli.workers import end_with_supervisor
+from remuda.cli.serving.worker_processes import end_with_supervisor
 end_with_supervisor()
 print("here", flush=True)
 time.sleep(30)

@@ -54,7 +54,7 @@ def test_clear_asks_first(remuda: Remuda, data: str, monkeypatch: pytest.MonkeyP
     assert "nothing was changed" in remuda("clear", data, "ship", code=1).err
     assert remuda("clear", data, "ship", "--yes", "--who", "ada").out == "2 messages cleared from ship\n"
     (ship,) = (row for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
-    assert (ship["depth"], ship["delayed"], ship["dead"]) == (0, 0, 2)
+    assert (ship["waiting"], ship["delayed"], ship["dead"]) == (0, 0, 2)
 
 
 def test_pause_and_resume(remuda: Remuda, data: str) -> None:
@@ -78,7 +78,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
     (folder / "remuda.toml").write_text('[message.retry]\nintervals = ["5s", "1m"]\n')
     monkeypatch.setenv("REMUDA_MESSAGE_THREADS", "4")
     rows = {row["setting"]: (row["value"], row["source"]) for row in remuda("config", "--json").value}
-    assert rows["message.retry.intervals"] == (["10s", "1m"], "remuda.toml")
+    assert rows["message.retry.intervals"] == (["10s", "1m"], "remuda.toml, line 2")
     assert rows["message.threads"] == (4, "REMUDA_MESSAGE_THREADS")
     assert rows["message.retry.min.interval"] == ("10s", "default")
     rows = {row["setting"]: (row["value"], row["source"]) for row in remuda("config", "app:bus", "--json").value}
@@ -102,7 +102,7 @@ def test_config_knows_the_settings_of_queues_with_a_prefix(
     [
         (["queues", "nowhere"], "there is no directory 'nowhere'; nothing was created"),
         (["top", "amqp://127.0.0.1"], "is not a directory"),
-        (["messages", "data", "nope"], "there is no queue 'nope'; the queues are: "),
+        (["messages", "data", "nope"], "queues the nearest are: "),
         (["messages", "data", "ship", "--state", "odd"], "--state must be one of waiting"),
         (["message", "data", "nope"], "there is no message 'nope'"),
         (["message", "data", "x", "--offset"], "an offset is a whole number"),

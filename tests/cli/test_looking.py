@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from remuda import Bus, open_broker
-from tests.cli.kit import Remuda
+from tests.cli.kit import Remuda, start, wait_for
+from tests.server.site import until
 
 
 def test_queues_are_listed_with_their_numbers(remuda: Remuda, data: str) -> None:
     shown = {row["queue"]: row for row in remuda("queues", data, "--json").value}
     ship = shown["ship"]
-    assert (ship["depth"], ship["delayed"], ship["invalid"], ship["done"], ship["inFlight"]) == (1, 1, 1, 1, 0)
+    assert (ship["waiting"], ship["delayed"], ship["invalid"], ship["done"], ship["inFlight"]) == (1, 1, 1, 1, 0)
     assert shown["remuda.unrouted"]["dead"] == 1
     table = remuda("queues", data).out
     assert "running" in table
@@ -23,7 +25,7 @@ def test_looking_works_beside_the_owner_and_shows_what_it_holds(remuda: Remuda, 
         delivery = broker.pull("ship", consumer="worker-1")
         assert delivery is not None
         (ship,) = (row for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
-        assert (ship["depth"], ship["inFlight"], ship["consumers"]) == (0, 1, ["worker-1"])
+        assert (ship["waiting"], ship["inFlight"], ship["consumers"]) == (0, 1, ["worker-1"])
         held = remuda("messages", data, "ship", "--state", "in-flight", "--json").value
         assert [row["id"] for row in held] == ["order-5"]
         delivery.ack()
@@ -58,6 +60,21 @@ def test_many_messages_are_read_in_parts(remuda: Remuda, folder: Path) -> None:
         bus.publish_many("much", range(1200))
     rows = remuda("messages", "data", "remuda.unrouted", "--limit", "1100", "--json").value
     assert [row["body"] for row in rows] == list(range(1100))
+
+
+def test_a_message_is_a_command_that_publishes_it_again(remuda: Remuda, data: str) -> None:
+    """U3"""
+    assert remuda("message", data, "order-1", "--as-command").out == "remuda publish data order.placed '{\"id\":1}'\n"
+    with Bus(data, encoding="msgpack") as bus:
+        bus.publish("order.packed", {"id": b"\xff"}, id="packed", headers={"a=b": "c"})
+    told = remuda("message", data, "packed")
+    assert "body, MessagePack:\n{\n  \"id\": h'ff'\n}\n" in told.out
+    told = remuda("message", data, "packed", "--as-command")
+    assert told.out.startswith("printf %s gaJpZMQB/w== | base64 -d | remuda publish --mime-type=application/msgpack ")
+    assert "not in the line: the headers 'a=b'" in told.err
+    with Bus(data) as bus:
+        bus.publish("order.large", b"x" * 100_000, id="large")
+    assert "too long for a line" in remuda("message", data, "large", "--as-command", code=1).err
 
 
 def test_a_message_tells_its_whole_life(remuda: Remuda, data: str) -> None:
@@ -141,3 +158,37 @@ def test_a_message_that_failed_over_is_not_called_dead(remuda: Remuda, folder: P
     assert "dead" not in remuda("log", "tail", "data", "--events").out
     found = remuda("search", "data", "queue:first").out
     assert ("moved" in found, "dead" in found) == (True, False)
+
+
+def test_u4_workers_and_what_they_run(folder: Path, remuda: Remuda) -> None:
+    """U4: listed, paused, resumed and stopped from another process."""
+    with open_broker("data"):
+        assert remuda("workers", "data", "--json").value == []
+    assert remuda("workers", "data", "--json").value == []
+    process = start(folder, "run", "app:bus", "--no-dashboard", HOLD="300")
+    try:
+        remuda("publish", "data", "order.placed", '{"id": 4}', "--id", "four", "--create")
+        wait_for(process, "holding")
+
+        def call() -> Any:
+            found = remuda("running", "data", "--json").value
+            return found[0] if found else None
+
+        one = until(call, "the call")
+        assert (one["id"], one["queue"], one["handler"], one["timeout"]) == ("four", "ship", "app.ship", 30_000_000)
+        assert "four" in remuda("running", "data").out
+        (worker,) = remuda("workers", "data", "--json").value
+        assert (worker["process"], worker["name"], worker["intake"]) == (process.pid, "app:bus", "open")
+        said = remuda("workers", "data", "--pause", str(process.pid)).out
+        assert said == f"worker {worker['id']} will take no more messages\n"
+        until(lambda: remuda("workers", "data", "--json").value[0]["intake"] == "paused", "the pause")
+        assert "paused" in remuda("workers", "app:bus").out
+        said = remuda("workers", "data", "--stop", "nobody", code=1).err
+        assert said == f"error: there is no worker 'nobody'; nothing was done. The workers: {worker['id']}\n"
+        (folder / "go").touch()
+        assert remuda("workers", "data", "--stop", "all", "--json").value["order"] == "stop"
+        assert process.wait(60) == 0
+        assert remuda("workers", "data", "--json").value == []
+    finally:
+        process.kill()
+        process.communicate(timeout=60)

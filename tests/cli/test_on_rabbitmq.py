@@ -38,15 +38,15 @@ def row(remuda: Remuda, url: str, queue: str) -> dict[str, object]:
 def test_b15_dead_letters_are_seen_and_sent_back(remuda: Remuda, shop: tuple[str, str, list[str]]) -> None:
     url, queue, dead = shop
     seen = row(remuda, url, queue)
-    assert (seen["depth"], seen["dead"]) == (1, 2)
+    assert (seen["waiting"], seen["dead"]) == (1, 2)
     assert {seen[name] for name in ("inFlight", "delayed", "done")} == {None}, "which only those who handle them know"
     listed = remuda("messages", url, queue, "--state", "dead", "--json").value
     assert {one["id"] for one in listed} == set(dead)
     assert {(one["reason"], one["attempts"]) for one in listed} == {("ValueError: no stock", 1)}
     assert "2 messages back" in remuda("reprocess", url, queue, "--reason", "no stock", "--who", "ann").out
     seen = row(remuda, url, queue)
-    assert (seen["depth"], seen["dead"]) == (3, 0)
-    assert "queued (by ann)" in remuda("message", url, dead[0]).out
+    assert (seen["waiting"], seen["dead"]) == (3, 0)
+    assert "waiting: reprocessed (by ann)" in remuda("message", url, dead[0]).out
 
 
 def test_b15_a_queue_is_paused_moved_cleared_and_forgotten(remuda: Remuda, shop: tuple[str, str, list[str]]) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 import remuda as package
 from remuda import Bus
+from tests.bus.test_cancel_running import ended, sleeping
 from tests.cli.kit import Remuda
+from tests.server.site import until
 
 
 def make(folder: Path, queue: str) -> Bus:
@@ -72,7 +74,7 @@ def test_a_renamed_handlers_messages_can_be_moved_and_its_queue_removed(
     remuda("move", "data", "old", "old", code=1)
     remuda("move", "data", "old", "nowhere", code=1)
     rows = {row["queue"]: row for row in remuda("queues", "data", "--json").value}
-    assert (rows["old"]["depth"], rows["old"]["dead"], rows["new"]["depth"]) == (0, 0, 3)
+    assert (rows["old"]["waiting"], rows["old"]["dead"], rows["new"]["waiting"]) == (0, 0, 3)
     assert "nothing was changed" in remuda("queues", "data", "--remove", "old", code=1).err
     assert remuda("queues", "data", "--remove", "old", "--yes").out == "old is removed\n"
     assert "old" not in {row["queue"] for row in remuda("queues", "data", "--json").value}
@@ -91,6 +93,9 @@ def test_schedules_are_listed_with_last_and_next_run(remuda: Remuda, folder: Pat
     assert rows["tidy"]["last"] is None
     assert rows["tidy"]["next"] is not None
     assert "never" in remuda("schedules", "data").out
+    said = remuda("schedules", "data", "--run", "tidy").out
+    assert said.startswith("tidy runs as soon as a worker takes it, as message schedule:tidy:")
+    assert "nothing was done" in remuda("schedules", "data", "--run", "tidi", code=1).err
     remuda("pause", "data", "tidy")
     assert {row["status"] for row in remuda("schedules", "data", "--json").value} == {"paused", "running"}
 
@@ -109,3 +114,14 @@ def test_clear_with_filters(remuda: Remuda, folder: Path) -> None:
         bus.publish("x", 1)
     assert remuda("clear", "data", "q", "--topic", "y", "--yes").out == "0 messages cleared from q\n"
     assert remuda("clear", "data", "q", "--topic", "x", "--since", "10m", "--yes").out == "1 message cleared from q\n"
+
+
+def test_cancel_what_runs(remuda: Remuda, folder: Path) -> None:
+    """B20"""
+    with Bus(folder / "data") as bus:
+        id = sleeping(bus, folder / "flag")
+        until(lambda: bus.broker.workers(), "the worker's sign")
+        assert "was not cancelled: it is running" in remuda("cancel", "data", id, "--leave-running", code=1).out
+        told = remuda("cancel", "data", id, "--who", "ann").out
+        assert "cancelled" in told
+        assert ended(bus, id).queues["q"].reason == "cancelled"

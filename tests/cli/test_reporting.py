@@ -12,7 +12,7 @@ import pytest
 
 import remuda as package
 from remuda import open_broker
-from remuda.spark import extra
+from remuda.spark.session import missing_pyspark
 from tests.cli.kit import Remuda, start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,7 @@ def test_what_cannot_be_reported_is_told_in_one_line(
 def test_without_pyspark_the_answer_is_the_line_that_installs_it(
     remuda: Remuda, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None if name == "pyspark" else name)
     assert (
         remuda("report", data, "--engine", "spark", code=1).err
         == "error: Spark is an extra: pip install 'remuda[spark]'\n"
@@ -60,11 +60,11 @@ def test_without_pyspark_the_answer_is_the_line_that_installs_it(
 def test_u3_a_small_log_needs_neither_spark_nor_java(
     remuda: Remuda, data: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None if name == "pyspark" else name)
     told = remuda("report", data, "--json", "--output", "page.html").value
     assert (told["messages"], told["figures"]["succeeded"], told["inRetry"]) == (5, 1, 1)
     assert "<svg" in Path("page.html").read_text()
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None)
     assert "pip install 'remuda[report]'" in remuda("report", data, code=1).err
 
 
@@ -79,7 +79,8 @@ def test_without_java_the_answer_is_one_line(data: str, folder: Path) -> None:
 def test_without_arrow_the_shop_leaves_its_report_out(data: str, folder: Path) -> None:
     """One line says so, and no empty page stays."""
     code = (
-        "import sys; sys.modules['numpy'] = None; from remuda.spark import extra; extra.find_spec = lambda name: None\n"
+        "import sys; sys.modules['numpy'] = None; from remuda.spark.session import missing_pyspark\n"
+        "missing_pyspark.find_spec = lambda name: None\n"
         "from pathlib import Path; from examples.shop import figures, report\n"
         "page = Path('page.html'); page.touch()\n"
         f"figures.show({data!r}, page, report.console())\n"

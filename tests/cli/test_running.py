@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import time
@@ -70,6 +71,17 @@ def test_reload_starts_anew_when_a_file_changes(remuda: Remuda, folder: Path) ->
     assert process.returncode == 0, rest
 
 
+def test_l10_run_ends_with_a_code_when_its_broker_has_stopped(folder: Path) -> None:
+    """L10, B16: rather than try for ever, so that whoever started it can start it again."""
+    process = start(folder, "run", "app:bus", "--no-dashboard")
+    wait_for(process, "remuda.results: 1 thread")
+    shutil.rmtree(folder / "data")
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 1, said
+    assert "error: the broker stopped: directory" in said
+    assert said.count("a worker failed and will try again") < 20, said
+
+
 def test_run_until_idle_ends_by_itself(remuda: Remuda, folder: Path) -> None:
     remuda("publish", "app:bus", "order.placed", '{"id": 1}')
     assert "shipped 1" in remuda("run", "app:bus", "--until-idle", "--threads", "2").out
@@ -97,7 +109,7 @@ def test_tail_follows_a_log_that_another_process_writes(remuda: Remuda, folder: 
 
 
 def test_changes_are_found_where_they_matter(folder: Path) -> None:
-    from remuda.cli.reload import snapshot
+    from remuda.cli.serving.reload import snapshot
 
     (folder / ".venv").mkdir()
     (folder / ".venv" / "ignored.py").touch()

@@ -9,28 +9,29 @@ from pathlib import Path
 import pytest
 
 from remuda import Bus, ForeignDirectory, Message, open_broker
+from tests.begun import begun
 from tests.cli.kit import Remuda, start, wait_for
 
 
 def test_search_finds_by_words_and_fields(remuda: Remuda, data: str) -> None:
     """U3, T4: the index is built where there is none, and brought up to the log."""
     found = remuda("search", data, "state:invalid", "--json").value
-    assert [hit["id"] for hit in found["hits"]] == ["order-3"]
-    assert found["hits"][0]["reason"] == "no such order"
-    assert found["hits"][0]["body"] == {"id": 3}
+    assert [hit["id"] for hit in found["messages"]] == ["order-3"]
+    assert found["messages"][0]["reason"] == "no such order"
+    assert found["messages"][0]["body"] == {"id": 3}
     assert found["behind"]["messages"] == 0
-    assert [hit["id"] for hit in remuda("search", data, "hello", "--json").value["hits"]] == ["lost"]
-    assert len(remuda("search", data, "topic:order.*", "queue:ship", "--json").value["hits"]) == 4
+    assert [hit["id"] for hit in remuda("search", data, "hello", "--json").value["messages"]] == ["lost"]
+    assert len(remuda("search", data, "topic:order.*", "queue:ship", "--json").value["messages"]) == 4
     assert "no stock" in remuda("search", data, "state:retry").out
     assert "nothing found" in remuda("search", data, "since:2020-01-01", "until:2020-01-02").out
 
 
 def test_search_goes_on_page_by_page(remuda: Remuda, data: str) -> None:
     first = remuda("search", data, "queue:ship", "--limit", "3", "--json").value
-    rest = remuda("search", data, "queue:ship", "--limit", "3", "--cursor", first["cursor"], "--json").value
-    assert [hit["id"] for hit in first["hits"] + rest["hits"]] == ["order-5", "order-3", "order-2", "order-1"]
-    assert rest["cursor"] is None
-    assert f"--cursor {first['cursor']}" in remuda("search", data, "queue:ship", "--limit", "3").out
+    rest = remuda("search", data, "queue:ship", "--limit", "3", "--cursor", first["next"], "--json").value
+    assert [hit["id"] for hit in first["messages"] + rest["messages"]] == ["order-5", "order-3", "order-2", "order-1"]
+    assert rest["next"] is None
+    assert f"--cursor {first['next']}" in remuda("search", data, "queue:ship", "--limit", "3").out
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_hostile_content_is_shown_and_not_obeyed(remuda: Remuda, folder: Path) -
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "[red]text[/red]" in shown
-    assert remuda("search", "data", "evil", "--json").value["hits"][0]["key"] == "\x1b"
+    assert remuda("search", "data", "evil", "--json").value["messages"][0]["key"] == "\x1b"
 
 
 def test_a_search_can_be_read_at_80_columns(remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,20 +83,23 @@ def test_an_index_is_built_told_of_and_dropped(remuda: Remuda, data: str) -> Non
     assert remuda("index", "status", data, "--json").value["behind"]["messages"] == 1
     assert "1 messages and 0 events behind" in remuda("search", data, "--stale").out
     assert remuda("index", "build", data, "--from", "4", "--json").value["offset"] == 6
-    assert {hit["offset"] for hit in remuda("search", data, "--json").value["hits"]} == {4, 5}
+    assert {hit["offset"] for hit in remuda("search", data, "--json").value["messages"]} == {4, 5}
     remuda("index", "drop", data, "--yes")
     assert not Path(data, "index").exists()
     remuda("index", "status", data, code=1)
 
 
 def test_an_index_may_be_there_before_the_first_message(remuda: Remuda, tmp_path: Path) -> None:
-    """U3, L7: a follower may start before the application. Somebody else's folder of that name is still foreign."""
+    """U3, L7: a follower may start before the first message, but not in an empty directory, which is no log (P6).
+    Somebody else's folder of that name is still foreign."""
     data = tmp_path / "empty"
     data.mkdir()
+    assert "holds no log" in remuda("search", str(data), "lemon", code=1).err
+    begun(data)
     assert "nothing found" in remuda("search", str(data), "lemon").out
     with Bus(data) as bus:
         bus.publish("fruit", "lemon")
-    assert len(remuda("search", str(data), "lemon", "--json").value["hits"]) == 1
+    assert len(remuda("search", str(data), "lemon", "--json").value["messages"]) == 1
     foreign = tmp_path / "site"
     (foreign / "index").mkdir(parents=True)
     (foreign / "index" / "index.html").touch()
@@ -137,5 +141,22 @@ def test_t4_a_message_that_failed_over_is_moved_and_not_dead(remuda: Remuda, fol
     found = remuda("search", "data", "state:moved").out
     assert "moved  first" in found
     assert "second" not in found.splitlines()[0]
-    assert "queued  second" in remuda("search", "data", "state:queued,dead").out
-    assert len(remuda("search", "data", "state:moved,queued", "--json").value["hits"]) == 2
+    assert "waiting  second" in remuda("search", "data", "state:queued,dead").out
+    assert len(remuda("search", "data", "state:moved,queued", "--json").value["messages"]) == 2
+
+
+def test_t1_topics_and_the_producers_time_are_published_and_shown(remuda: Remuda, folder: Path) -> None:
+    """T4, M2: also of a message that no queue took, with its flags."""
+    for _ in range(2):
+        remuda(
+            "publish", "data", "order.placed", "lemon", "--topics", "order.placed", "--topics", "audit.x", "--create",
+            "--timestamp", "2026-05-01T10:30+00:00", "--object", "order", "--key", "1",
+        )  # fmt: skip
+    rows = remuda("search", "data", "topic:audit", "--json").value["messages"]
+    states = [(row["queue"], row["state"], row["archived"]) for row in rows]
+    assert states == [(None, "U", True), ("remuda.unrouted", "Q", False)]
+    assert all(row["topics"] == ["order.placed", "audit.x"] and row["topicCount"] == 2 for row in rows)
+    assert all(row["timestamp"].startswith("2026-05-01T") for row in rows)
+    told = remuda("message", "data", rows[0]["id"], "--json").value
+    assert (told["state"], told["archived"], told["queued"], told["topicCount"]) == ("unchanged", True, False, 2)
+    assert remuda("publish", "data", "order.placed", "--timestamp", "yesterday", code=1).err

@@ -180,3 +180,38 @@ def test_run_after_its_rabbitmq_was_lost(folder: Path, rabbit: RabbitNode) -> No
         proxy.cut()
         wait_for(process, "trying again")
         ended(process, signal.SIGTERM)
+
+
+SLOW = """
+import time
+from remuda import Bus
+bus = Bus("slow-data")
+@bus.subscribe("x", queue="x", threads=2)
+def handle(body):
+    print("begun", flush=True)
+    time.sleep(100)
+@bus.on_startup
+def begin():
+    bus.publish("x", 1)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_b16_a_forced_end_of_several_workers_has_a_code(folder: Path, number: signal.Signals, code: int) -> None:
+    """B16: whoever supervises it can tell it from a graceful one."""
+    (folder / "slow.py").write_text(SLOW)
+    process = start(folder, "run", "slow:bus", "--workers", "2", "--grace", "100s", "--no-dashboard")
+    try:
+        wait_for(process, "begun")
+        process.send_signal(number)
+        time.sleep(0.5)
+        assert process.poll() is None
+        deadline = time.monotonic() + 60
+        while process.poll() is None:  # the second asks the workers to end at once, the third ends them
+            assert time.monotonic() < deadline
+            process.send_signal(number)
+            time.sleep(0.5)
+        assert process.returncode == code
+    finally:
+        process.kill()
+        process.communicate()

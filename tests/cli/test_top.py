@@ -16,7 +16,7 @@ import pytest
 
 import remuda as package
 from remuda import Bus
-from remuda.cli.top import Line, Watch, bars, in_order
+from remuda.cli.viewing.top import Line, Watch, bars, in_order
 from tests.cli.kit import Remuda
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -382,7 +383,7 @@ class Order(Conformance):
 class Pace(Conformance):
     """Q8: a queue that sends no faster than it is told."""
 
-    @pytest.mark.parametrize("options", [{"type": "push"}, {"type": "round-robin"}])
+    @pytest.mark.parametrize("options", [{"type": "push"}, {"type": "round-robin"}, {"type": "pull"}])
     def test_q8_delay_between_messages_is_queue_wide(self, broker: Broker, options: dict[str, Any]) -> None:
         broker.create_queue("orders", acknowledge="just-request", delay_between_messages="30ms", **options)
         for _ in range(2):
@@ -401,7 +402,25 @@ class Pace(Conformance):
         broker.publish(numbered(10))
         assert len(received(consumer)) == 10
 
-    def test_q8_pull_is_not_paced(self, broker: Broker) -> None:
-        broker.create_queue("orders", type="pull", delay_between_messages="10s")
+    def test_q8_pulls_keep_the_pause_and_are_woken_at_its_end(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull", delay_between_messages="100ms")
+        ids = broker.publish(numbered(3)).ids
+        assert pulled(broker, count=3).bodies == [b"0"]
+        assert broker.pull("orders") is None
+        for body in (b"1", b"2"):
+            delivery = broker.pull("orders", 3, timeout="20s")
+            assert delivery is not None
+            assert delivery.bodies == [body]
+        sent = [view(broker, one).consumed or 0 for one in ids]
+        for earlier, later in pairwise(sent):
+            assert 100_000 <= later - earlier < 5_000_000
+
+    def test_q8_a_subscriber_that_joins_within_the_pause_is_served_at_its_end(self, broker: Broker) -> None:
+        broker.create_queue("orders", delay_between_messages="200ms")
         broker.publish(numbered(2))
-        assert [pulled(broker).bodies for _ in range(2)] == [[b"0"], [b"1"]]
+        pulled(broker).ack()
+        began = time.monotonic()
+        delivery = broker.subscribe("orders").receive("20s")
+        assert delivery is not None
+        assert delivery.bodies == [b"1"]
+        assert time.monotonic() - began < 5

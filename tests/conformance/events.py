@@ -9,7 +9,7 @@ import pytest
 from remuda.broker.port import Broker
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
-from remuda.model.notices import Notice, NoticeKind
+from remuda.model.queues.notices import Notice, NoticeKind
 from tests.conformance.kit import SOON, Conformance, Notebook, bodies_of, eventually, numbered, pulled, received
 
 

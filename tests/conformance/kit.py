@@ -17,7 +17,7 @@ from remuda.broker.delivery import Delivery
 from remuda.broker.port import AsyncBroker, Broker, Subscription
 from remuda.model.document import QueueView
 from remuda.model.message import Message, Priority
-from remuda.model.notices import Notice, NoticeKind
+from remuda.model.queues.notices import Notice, NoticeKind
 
 SOON = 60.0
 """Seconds within which anything that shall happen must have happened, on the slowest machine."""

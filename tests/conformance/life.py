@@ -10,8 +10,8 @@ import pytest
 from remuda.broker.delivery import Delivery
 from remuda.broker.port import Broker
 from remuda.model.errors import IllegalMove, InvalidOption, NotFound
-from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
+from remuda.model.operations.filters import MessageFilter
 from remuda.model.records import Appended
 from remuda.model.state import State
 from tests.conformance.kit import (

@@ -12,7 +12,7 @@ from remuda.broker.delivery import Delivery
 from remuda.broker.port import Broker
 from remuda.model.errors import Duplicate, MessageTooLarge, PartlyRefused, QueueFull, Refused
 from remuda.model.message import Message
-from remuda.model.results import Receipt
+from remuda.model.operations.results import Receipt
 from tests.conformance.kit import (
     MOMENT,
     SOON,

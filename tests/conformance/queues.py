@@ -20,7 +20,7 @@ from remuda.model.errors import (
     QueueNotAccepting,
 )
 from remuda.model.message import Message
-from remuda.model.options import QueueOptions, QueueType, Status
+from remuda.model.queues.options import QueueOptions, QueueType, Status
 from tests.conformance.kit import (
     MOMENT,
     SOON,
@@ -63,6 +63,21 @@ DEFAULTS = {
     "dead_letter_queue": None,
     "max_priority": 31,
     "single_active_consumer": False,
+    "flow_key": "key",  # F1
+    "ordered": False,
+    "on_retry": "auto",
+    "concurrency": 0,  # F2
+    "concurrency_per_key": 0,
+    "limits": (),
+    "key_limits": (),
+    "rate": None,  # F3
+    "rate_per_key": None,
+    "fair": False,  # F5
+    "weights": (),
+    "debounce": 0,  # F4
+    "max_wait": 0,
+    "throttle": 0,
+    "singleton": "no",
 }
 OTHERS: dict[str, Any] = {
     "acknowledge": "just-request",
@@ -80,6 +95,18 @@ OTHERS: dict[str, Any] = {
     "auto_destroy": "empty",
     "unique_ids": True,
     "queue_size": 50,
+    "flow_key": "header:tenant",
+    "ordered": True,
+    "on_retry": "pass",
+    "concurrency": 8,
+    "concurrency_per_key": 2,
+    "limits": {"mail": 5},
+    "rate": "100/s",
+    "rate_per_key": "10/min",
+    "fair": True,
+    "weights": {"gold": 3},
+    "singleton": "replace",
+    "max_wait": "1h",
 }
 
 
@@ -123,7 +150,7 @@ class Options(Conformance):
             ({"acknowledge_timeout": 0}, "acknowledge_timeout must be longer than zero"),
             ({"acknowledge_timeout": "soon"}, "acknowledge_timeout: 'soon' is not a duration"),
             ({"message_timeout": -1}, "message_timeout: -1 is negative"),
-            ({"message_limit": -1}, "message_limit must be a whole number, zero or more, not -1"),
+            ({"message_limit": -1}, "message_limit must be a whole number, 0 or more, not -1"),
             ({"message_limit": 1.5}, "message_limit must be a whole number"),
             ({"message_limit": True}, "message_limit must be a whole number"),
             ({"client_limit": "many"}, "client_limit must be a whole number"),
@@ -399,6 +426,23 @@ class Consumers(Conformance):
         first.close()
         broker.subscribe("orders")
         assert len(broker.queue("orders").consumers) == 2
+
+    def test_q7_a_limit_of_one_consumer(self, broker: Broker) -> None:
+        """Q7: the second is refused as any other past the limit, also before the queue delivers."""
+        broker.create_queue("orders", client_limit=1)
+        broker.set_status("orders", "paused")
+        first = broker.subscribe("orders")
+        with pytest.raises(ConsumersFull, match="has 1 consumers, its client_limit; close one of them or raise"):
+            broker.subscribe("orders")
+        broker.set_status("orders", "running")
+        with pytest.raises(ConsumersFull, match="has 1 consumers, its client_limit"):
+            broker.subscribe("orders")
+        first.close()
+        second = broker.subscribe("orders")
+        broker.publish(numbered(1, "orders"))
+        delivery = second.receive(timeout=SOON)
+        assert delivery is not None
+        delivery.ack()
 
     def test_q7_no_client_limit_means_none(self, broker: Broker) -> None:
         broker.create_queue("orders", client_limit=0)

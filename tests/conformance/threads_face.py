@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from remuda.broker.delivery import AsyncDelivery, Delivery
 from remuda.broker.port import AsyncBroker, Broker
 from remuda.core.effects import Dispatch
-from remuda.model.durations import Duration
+from remuda.model.values.durations import Duration
 
 T = TypeVar("T")
 

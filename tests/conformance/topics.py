@@ -7,10 +7,11 @@ import pytest
 from remuda.broker.port import Broker
 from remuda.model.errors import Conflict, ConsumersFull, InvalidOption, NotFound, QueueFull
 from remuda.model.message import CORRELATION, Message
-from remuda.model.options import QueueOptions
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.queues.options import QueueOptions
+from remuda.model.queues.routing import Binding, ExchangeKind
 from tests.conformance.kit import (
     MOMENT,
+    SOON,
     Backend,
     Conformance,
     bodies_of,
@@ -45,6 +46,28 @@ class Topics(Conformance):
         assert queue_names(broker) == ["audit", "mail", "orders"]
         pulled(broker, "audit").ack()
         assert [state_of(broker, receipt.id, queue) for queue in ("orders", "audit", "mail")] == ["Q", "X", "Q"]
+
+    def test_t3_a_topic_says_what_its_message_is_about(self, backend: Backend) -> None:
+        """By the first pattern that fits; what a message says of itself wins."""
+        patterns = ["orders.price.{object}.#", "orders.{key}.changed", "{object}.*.{key}"]
+        broker = backend.open(queue_defaults=PULL, infer_types=patterns)
+        told = {
+            "orders.price.bond.today.late": ("bond", None), "orders.price.bond": ("bond", None),
+            "orders.7.changed": ("orders", "7"), "orders.changed.7": ("orders", "7"),
+            "orders": (None, None), "orders.a.b.c": (None, None),
+        }  # fmt: skip
+        for topic in told:
+            broker.publish(Message(topic, topic.encode()))
+        broker.publish([Message("orders.7.changed", b"2", object="own"), Message("orders.8.changed", b"2")])
+        found: list[tuple[str, tuple[str | None, str | None]]] = []
+        while len(found) < len(told) + 2:
+            delivery = broker.pull("orders", 10, timeout=SOON)
+            assert delivery is not None
+            found += [(message.name, (message.object, message.key)) for message in delivery]
+            delivery.ack()
+        assert sorted(found, key=repr) == sorted(
+            [*told.items(), ("orders.7.changed", ("own", None)), ("orders.8.changed", ("orders", "8"))], key=repr
+        )
 
     def test_t1_several_topics_of_one_root_give_one_copy(self, broker: Broker) -> None:
         broker.publish(Message("orders", b"0", topics=("orders.a", "orders.b", "orders")), options=PULL)
@@ -243,6 +266,21 @@ class Compacter(Conformance):
         broker = backend.open(queue_defaults=PULL, compact=False, compact_objects={"quiet": True})
         broker.publish([news(b"A", object="quiet")] * 2 + [news(b"B", object="thing")] * 2)
         assert waiting_bodies(broker) == [b"A", b"B", b"B"]
+
+    def test_t3_a_message_repeats_what_its_topic_says_it_is_about(self, backend: Backend) -> None:
+        broker = backend.open(queue_defaults=PULL, infer_types="{object}.{key}.*")
+        same = Message("orders.7.changed", b"A")
+        assert broker.publish([same, Message("orders.8.changed", b"A"), same]).unchanged == (2,)
+        assert broker.publish(Message("orders.7.sent", b"A")).unchanged == (0,)
+        assert waiting_bodies(broker) == [b"A", b"A"]
+
+    def test_t3_who_asks_twice_is_answered_twice(self, backend: Backend) -> None:
+        """B9: a question is no news of what its topic names."""
+        broker = backend.open(queue_defaults=PULL, infer_types="{object}.{key}")
+        question = Message("orders.7", b"A", headers={"cap-callback-name": "answers"})
+        plain = Message("orders.7", b"B")
+        assert broker.publish([question, question, plain, plain, question]).unchanged == (3,)
+        assert broker.publish([question, question]).unchanged == ()
 
     def test_t3_channels_get_no_repetition_either(self, broker: Broker) -> None:
         channel = broker.channel("anna", ["orders"], options={"type": "push"})

@@ -7,7 +7,9 @@ from typing import Any
 
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
-from remuda.model.commands import (
+from remuda.model.ids import Snowflakes
+from remuda.model.messages import Messages
+from remuda.model.operations.commands import (
     Clear,
     Command,
     ConfigureQueue,
@@ -24,14 +26,12 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.durations import SECOND
-from remuda.model.filters import MessageFilter
-from remuda.model.ids import Snowflakes
-from remuda.model.messages import Messages
-from remuda.model.options import Status, read_options
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.queues.options import Status, read_options
 from remuda.model.records import Appended, Event, Events
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
+from remuda.model.values.durations import SECOND
 
 NOW = 1_800_000_000 * SECOND
 PULL = {"type": "pull"}

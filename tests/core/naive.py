@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from remuda.core.core import Core
-from remuda.core.queue import Queue
-from remuda.core.ranges import RangeMap
-from remuda.core.ready import NEVER
+from remuda.core.queues.queue import Queue
+from remuda.core.queues.ranges import RangeMap
+from remuda.core.queues.ready import NEVER
+from remuda.model.life import LIVE, PARKED, check_move
 from remuda.model.messages import cell
-from remuda.model.options import PER_TOPIC, QueueOptions
+from remuda.model.queues.options import PER_TOPIC, QueueOptions
 from remuda.model.records import CONFIGURED, CREATED, FORGOTTEN, REMOVED, Appended, Event, Events, QueueChange, Record
-from remuda.model.state import LIVE, PARKED, State, check_move
+from remuda.model.state import State
 
 Level = tuple[int, bool]
 """A priority, and whether its messages were put back to the front."""
@@ -79,11 +80,12 @@ class NaiveQueue:
             copy.due = None
             self._join(copy, now)
 
-    def play(self, event: Event, offset: int, now: int) -> None:
+    def play(self, event: Event, offset: int, now: int, deadline: int = NEVER) -> None:
+        """`deadline` is the one that a message from another queue had there."""
         copy = self.copies.get(offset)
         if copy is None or (copy.state is State.SUCCESS and event.state is State.QUEUED):
             # It comes from another queue, perhaps after its copy here was confirmed too seldom and let go.
-            copy = Copy(offset, "", event.priority, self.timeout(now), State.LOGGED)
+            copy = Copy(offset, "", event.priority, min(self.timeout(now), deadline), State.LOGGED)
             self.copies[offset] = copy
         again = copy.state is State.SUCCESS and event.state is State.SUCCESS and self.options.confirmations != 1
         if not again:
@@ -100,7 +102,7 @@ class NaiveQueue:
             self.delayed.append(copy)
         elif event.state is State.QUEUED:
             if came_from in PARKED:
-                copy.deadline, copy.confirmations = self.timeout(now), 0
+                copy.deadline, copy.confirmations = min(self.timeout(now), deadline), 0
             copy.attempts, copy.ahead, copy.due = max(event.attempt, 0), event.ahead, None
             self._join(copy, now)
         elif event.to is not None or event.state in (State.COMPLETED, State.KICKED):
@@ -138,6 +140,8 @@ class Naive:
 
     def __init__(self) -> None:
         self.queues: dict[str, NaiveQueue] = {}
+        self.left: dict[tuple[str, int], int] = {}
+        """The deadlines of messages that left a queue for another (Q5)."""
 
     def play(self, record: Record) -> None:
         match record:
@@ -146,8 +150,13 @@ class Naive:
             case Events():
                 for event in record.rows:
                     self.queues[event.queue].let_time_pass(record.time)
+                    queue = self.queues[event.queue]
                     for offset in self._offsets(event):
-                        self.queues[event.queue].play(event, offset, record.time)
+                        left = queue.copies.get(offset)
+                        if event.to is not None and event.reason != "expired" and left is not None:
+                            self.left[event.to, offset] = left.deadline
+                        came = self.left.pop((event.queue, offset), NEVER) if event.state is State.QUEUED else NEVER
+                        queue.play(event, offset, record.time, came)
             case QueueChange():
                 self._change(record)
             case _:
@@ -244,6 +253,7 @@ def _queue_state(queue: Queue) -> dict[str, object]:
             for offset, count in queue.topic_counts.items()
             if offset not in unfinished and queue.options.confirmations == PER_TOPIC
         },
+        "notes": dict(queue.notes.table),
         "counts": queue.counts,
         "had_messages": queue.had_messages,
     }

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.model.errors import Duplicate, MessageTooLarge, NotFound, QueueFull, QueueNotAccepting
 from remuda.model.message import Priority
-from remuda.model.options import Status
+from remuda.model.queues.options import Status
 from remuda.model.settlement import Outcome
 from tests.core.kit import PULL, Bench
 
@@ -53,6 +53,55 @@ def test_q6_a_lower_limit_set_later_evicts_at_once() -> None:
     bench.publish(*"abcd")
     bench.configure(message_limit=2)
     assert bench.line() == [2, 3]
+
+
+@pytest.mark.parametrize("flow", [{}, {"fair": True}])
+def test_q6_what_has_come_due_is_evicted_before_what_is_more_urgent(flow: dict[str, object]) -> None:
+    bench = Bench({**PULL, **flow, "message_limit": 2, "limit_exceeded": "delete-oldest"})
+    bench.publish("due", due=bench.now + 10)
+    bench.publish("b", priority=Priority.HIGH)
+    bench.now += 10
+    bench.publish("c", priority=Priority.HIGH)
+    assert bench.line() == [1, 2]
+
+
+def test_q6_of_what_has_come_due_the_first_to_be_due_is_the_oldest() -> None:
+    bench = Bench({**PULL, "limit_exceeded": "delete-oldest"})
+    bench.publish("a", due=bench.now + 20)
+    bench.publish("b", due=bench.now + 10)
+    bench.now += 20
+    bench.configure(message_limit=1)
+    assert [event.first for event in bench.events] == [1]
+
+
+def test_q6_a_put_back_message_that_has_come_due_is_older_than_those_behind_it() -> None:
+    bench = Bench({**PULL, "limit_exceeded": "delete-oldest"})
+    bench.publish(*"ab")
+    bench.answer(bench.pull(), Outcome.RELEASE, front=True, delay=10)
+    bench.answer(bench.pull(), Outcome.RELEASE, front=True)
+    bench.now += 10
+    bench.configure(message_limit=1)
+    assert bench.line() == [1]
+
+
+def test_q6_what_is_not_due_is_evicted_last() -> None:
+    bench = Bench({**PULL, "message_limit": 2, "limit_exceeded": "delete-oldest"})
+    bench.publish("later", due=bench.now + 10)
+    bench.publish("b")
+    bench.publish("c")
+    assert bench.line() == [2]
+    assert bench.core.info("q").delayed == 1
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_q6_many_that_have_come_due_leave_in_their_order_a_slice_at_a_time(slices: int) -> None:
+    bench = Bench({**PULL, "limit_exceeded": "delete-oldest"})
+    bench.core.queues["q"].slice_size = slices
+    for second in (3, 1, 5, 2, 4):
+        bench.publish("a", due=bench.now + second)
+    bench.now += 5
+    bench.configure(message_limit=1)
+    assert [event.first for event in bench.events] == [1, 3, 0, 4]
 
 
 def test_q7_zero_means_no_limit() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.core import leases as leases_module
-from remuda.core.credit import WINDOW, Consumer, room
-from remuda.model.commands import EndUnreadable, HandOver, Renew, SetCredit
-from remuda.model.options import Status
+from remuda.core.queues import leases as leases_module
+from remuda.core.queues.credit import WINDOW, Consumer, room
+from remuda.model.operations.commands import EndUnreadable, HandOver, Renew, SetCredit
+from remuda.model.queues.options import Status
 from remuda.model.settlement import Outcome
 from tests.core.kit import PULL, Bench, offsets
 

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.delayed import BEHIND, Columns, DelayedMessages, Timeline
-from remuda.core.queue import SLICE
-from remuda.core.ranges import MessageRange
-from remuda.core.ready import NEVER
-from remuda.core.strategies import RoundRobin
+from remuda.core.queues.delayed import BEHIND, Columns, DelayedMessages, Timeline
+from remuda.core.queues.queue import SLICE
+from remuda.core.queues.ranges import MessageRange
+from remuda.core.queues.ready import NEVER
+from remuda.core.queues.strategies import RoundRobin
+from remuda.core.recovery import snapshot
 from remuda.model.ids import Snowflakes
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
+from remuda.model.values.durations import SECOND
 from tests.core.kit import NOW, PULL, Bench
 
 PIECES = st.builds(
@@ -55,11 +56,12 @@ def test_columns_give_back_what_was_put_in(pieces: list[MessageRange], random: R
         assert list(block) == plain
 
 
+@pytest.mark.source
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 50)), max_size=60))
 def test_a_timeline_gives_the_soonest_first(steps: list[int | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("remuda.core.delayed._FRESH", 4)
+        patch.setattr("remuda.core.queues.delayed._FRESH", 4)
         line, plain = Timeline(), list[tuple[int, int, int]]()
         for number, time in enumerate(steps):
             if time is not None:
@@ -130,9 +132,10 @@ def test_d2_no_command_does_more_than_a_slice_of_it() -> None:
         assert left - queue.delayed.size <= 4 * SLICE
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("restarts", [False, True])
 def test_q15_what_comes_meanwhile_stands_behind_what_was_due(restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.core.queue.SLICE", 2)
+    monkeypatch.setattr("remuda.core.queues.queue.SLICE", 2)
     bench = Bench(PULL)
     for number in range(20):
         bench.publish(str(number), due=bench.now + 1 + number % 3)
@@ -154,10 +157,11 @@ def test_q15_what_comes_meanwhile_stands_behind_what_was_due(restarts: bool, mon
     assert line == [*expected[3:], *range(20, 26)]
 
 
+@pytest.mark.source
 def test_q15_what_comes_after_a_clock_was_set_back_stands_behind_what_came_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("remuda.core.queue.SLICE", 2)
+    monkeypatch.setattr("remuda.core.queues.queue.SLICE", 2)
     bench = Bench(PULL)
     for number in range(20):
         bench.publish(str(number), due=bench.now + 1)
@@ -215,8 +219,9 @@ def test_d2_a_consumer_gets_all_that_is_due_together() -> None:
     assert sum(dispatch.count for dispatch in bench.sent) == count
 
 
+@pytest.mark.source
 def test_q16_the_newest_is_found_among_many_that_came_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.core.queue.SLICE", 2)
+    monkeypatch.setattr("remuda.core.queues.queue.SLICE", 2)
     bench = Bench(PULL)
     for number in range(20):
         bench.publish(str(number), due=bench.now + 1 + number % 3)
@@ -224,3 +229,16 @@ def test_q16_the_newest_is_found_among_many_that_came_due(monkeypatch: pytest.Mo
     dispatch = bench.pull(newest=True)
     assert dispatch is not None
     assert dispatch.runs == [(17, 1)]
+
+
+def test_q5_a_message_that_expired_while_it_was_due_behind_a_key_that_may_not_go_is_not_delivered() -> None:
+    """The last slice of what is due joins its lanes only when the search for a key that may go asks for more."""
+    bench = Bench({**PULL, "flow_key": "key", "concurrency_per_key": 1})
+    bench.publish("busy", key="x")
+    bench.pull()
+    for number in range(SLICE):
+        bench.publish("waits", key="x", due=bench.now + 1 + number)
+    bench.publish("overdue", key="y", due=bench.now + 2 * SECOND, expires=bench.now + 3 * SECOND)
+    bench.now += 10 * SECOND  # and no tick
+    assert bench.pull() is None
+    assert [event.reason for event in bench.events if event.first == SLICE + 1] == ["expired"]

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.extensions import Assignment, QueueView
 from remuda.model.errors import Conflict, ConsumersFull
-from remuda.model.options import QueueOptions, Status
+from remuda.model.queues.options import QueueOptions, Status
 from remuda.model.settlement import Outcome
 from tests.core.kit import PULL, Bench
 

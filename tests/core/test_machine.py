@@ -12,11 +12,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.credit import WINDOW
 from remuda.core.effects import Dispatch
-from remuda.model.commands import (
+from remuda.core.queues.credit import WINDOW
+from remuda.core.recovery import snapshot
+from remuda.model.errors import Duplicate, QueueFull, Refused
+from remuda.model.ids import Snowflakes
+from remuda.model.life import PARKED
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+from remuda.model.operations.commands import (
     Clear,
     Command,
     ConfigureQueue,
@@ -33,15 +38,11 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.durations import MILLISECOND, SECOND
-from remuda.model.errors import Duplicate, QueueFull, Refused
-from remuda.model.filters import MessageFilter
-from remuda.model.ids import Snowflakes
-from remuda.model.message import Message
-from remuda.model.messages import Messages
-from remuda.model.options import LimitExceeded, QueueOptions, Status, read_options
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.queues.options import LimitExceeded, QueueOptions, Status, read_options
 from remuda.model.settlement import Outcome, Settlement
-from remuda.model.state import PARKED, State
+from remuda.model.state import State
+from remuda.model.values.durations import MILLISECOND, SECOND
 from tests.core.naive import Naive, levels_of, naive_levels, state_of, states_in
 
 START = 1_800_000_000 * SECOND

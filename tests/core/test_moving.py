@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from remuda.core.extensions import MessageFacts
-from remuda.model.commands import Clear, Move, Publish
-from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
-from remuda.model.options import Status
+from remuda.model.operations.commands import Clear, Move, Publish
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.queues.options import Status
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
+from remuda.model.values.durations import SECOND
 from tests.core.kit import PULL, Bench, offsets
 
 
@@ -102,6 +103,22 @@ def test_two_full_queues_do_not_send_each_other_their_messages_without_end() -> 
         bench.publish("a")
     assert bench.sizes() == {"q": 1, "other": 1}
     assert bench.core.info("q").dead + bench.core.info("other").dead == 2
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_q5_what_a_full_queue_evicts_after_its_deadline_is_not_delivered(newest: bool) -> None:
+    """A pull lets a message expire; the full queue it goes to sends back one that nobody has seen expire yet."""
+    brief = {**PULL, "message_timeout": 5}
+    bench = Bench({**brief, "expired_queue": "late"})
+    bench.declare("late", {**brief, "message_limit": 1, "limit_exceeded": "delete-oldest", "dead_letter_queue": "q"})
+    bench.publish_to({"queue": "late"}, "overdue")
+    bench.now += 1
+    bench.publish("expires")
+    bench.now += 10 * SECOND  # and no tick
+    assert offsets(bench.pull(5, newest=newest)) == [1]
+    assert bench.line("late") == [0], "it expired in `q` and lives anew here"
+    bench.wait(0)
+    assert [event.reason for event in bench.events if event.first == 0 and event.to] == ["evicted", "expired"]
 
 
 def test_b15_a_move_takes_what_finds_room_and_leaves_the_rest_as_it_is() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from remuda.model.commands import EndUnreadable, Forget, Reprocess
 from remuda.model.errors import IllegalMove
-from remuda.model.filters import MessageFilter
 from remuda.model.message import Priority
+from remuda.model.operations.commands import EndUnreadable, Forget, Reprocess
+from remuda.model.operations.filters import MessageFilter
 from remuda.model.records import FORGOTTEN, QueueChange
 from remuda.model.settlement import Outcome
 from remuda.model.state import State

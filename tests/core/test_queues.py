@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.model.commands import Pull
-from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.options import Status, read_options
+from remuda.core.extensions import MessageFacts
+from remuda.model.errors import Conflict, Duplicate, InvalidOption, NotFound
+from remuda.model.operations.commands import Pull
+from remuda.model.queues.options import Status, read_options
 from remuda.model.records import Event
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
@@ -158,3 +159,25 @@ def test_q13_whoever_subscribed_is_served_when_a_refused_publish_initializes_the
     bench.core.queues["q"].evolve(Event("q", State.QUEUED, 0, 1), NOW, 0)  # as after damage, while somebody is there
     assert bench.publish_to({"options": {"message_size_limit": 1}}, "long").refusals
     assert [offsets(dispatch) for dispatch in bench.sent] == [[0]]
+
+
+def test_q12_a_queue_knows_the_ids_of_what_it_holds_when_it_is_initialized() -> None:
+    facts = {0: MessageFacts("x", 1), 1: MessageFacts("y", 1)}
+    bench = Bench(facts_of=facts.get)
+    bench.subscribe("one")
+    bench.unsubscribe("one")
+    bench.declare("other", PULL)
+    bench.publish("a", "b", name="other", ids=["x", "y"])
+    bench.core.queues["q"].evolve(Event("q", State.QUEUED, 0, 2), NOW, 0)  # as after damage
+    bench.declare("q", {**PULL, "unique_ids": True})
+    assert isinstance(bench.publish("again", ids=["x"]).refusals[0], Duplicate)
+    assert bench.core.queues["q"].offset_of == {"x": 0, "y": 1}
+
+
+def test_q6_a_queue_keeps_its_limit_when_it_is_initialized() -> None:
+    bench = Bench()
+    bench.subscribe("one")
+    bench.unsubscribe("one")
+    bench.core.queues["q"].evolve(Event("q", State.QUEUED, 0, 3), NOW, 0)  # as after damage
+    bench.declare("q", {**PULL, "message_limit": 1, "limit_exceeded": "delete-oldest"})
+    assert bench.line() == [2]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.delayed import ColumnMap, DelayedMessages
-from remuda.core.ranges import MessageRange, RangeMap
-from remuda.model.durations import MINUTE
+from remuda.core.queues.delayed import ColumnMap, DelayedMessages
+from remuda.core.queues.ranges import MessageRange, RangeMap
 from remuda.model.state import State
+from remuda.model.values.durations import MINUTE
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 8), st.integers(1, 3)), max_size=30)
 
@@ -70,20 +70,18 @@ def test_neighbours_that_ended_alike_within_a_minute_are_one_piece() -> None:
     ]
 
 
-def test_part_of_a_range_is_taken_only_by_its_own_lease() -> None:
+def test_part_of_a_range_is_taken_and_the_rest_stays() -> None:
     """Q3: what is settled leaves the rest in flight, also where a checkpoint holds on to how it was."""
     ranges = RangeMap()
     for first in (0, 10, 20):
         ranges.add(MessageRange(first, 10, State.FETCHED, lease=first))
     frozen = ranges.freeze()
-    assert ranges.take_whole(10, 3, 20) is None, "another delivery"
-    assert ranges.take_whole(8, 4, 0) is None, "more than the one range"
-    assert ranges.take_whole(10, 0, 10) is None
-    assert ranges.take_whole(10, 3, 10) == MessageRange(10, 3, State.FETCHED, lease=10)
-    assert ranges.take_whole(15, 1, 10) == MessageRange(15, 1, State.FETCHED, lease=10)
-    assert ranges.take_whole(10, 1, 10) is None, "it is gone"
+    assert ranges.remove(10, 0) == []
+    assert ranges.remove(10, 3) == [MessageRange(10, 3, State.FETCHED, lease=10)]
+    assert ranges.remove(15, 1) == [MessageRange(15, 1, State.FETCHED, lease=10)]
+    assert ranges.remove(10, 1) == [], "it is gone"
     assert [(piece.first, piece.count) for piece in ranges] == [(0, 10), (13, 2), (16, 4), (20, 10)]
-    assert ranges.take_whole(20, 10, 20) == MessageRange(20, 10, State.FETCHED, lease=20)
+    assert ranges.remove(20, 10) == [MessageRange(20, 10, State.FETCHED, lease=20)]
     assert ranges.size == 16
     assert [(piece.first, piece.count) for block in frozen for piece in block] == [(0, 10), (10, 10), (20, 10)]
     ranges.thaw()

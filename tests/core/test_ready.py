@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.ready import NEVER, ReadyList
+from remuda.core.queues.ready import NEVER, ReadyList
 
 STEPS = st.lists(
     st.tuples(
@@ -23,11 +23,12 @@ def flat(ready: ReadyList) -> list[tuple[int, int]]:
     return [(offset, deadline) for first, count, deadline in ready.runs() for offset in range(first, first + count)]
 
 
+@pytest.mark.source
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(STEPS, st.sampled_from([3, 6, 3 * 2048]))
 def test_a_ready_list_is_a_list_with_less_memory(steps: list[tuple[str, int, int, int]], chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("remuda.core.ready._CHUNK", chunk)
+        patch.setattr("remuda.core.queues.ready._CHUNK", chunk)
         ready, plain, free = ReadyList(), list[tuple[int, int]](), 0
         for step, number, count, deadline in steps:
             if step == "append":
@@ -56,7 +57,7 @@ def test_a_ready_list_is_a_list_with_less_memory(steps: list[tuple[str, int, int
                 plain = [entry for entry in plain if entry[1] > now]
             assert flat(ready) == plain
             assert ready.size == len(plain)
-            assert ready.soonest <= min((limit for _, limit in plain), default=NEVER)
+            assert ready.soonest == min((limit for _, limit in plain), default=NEVER)
             assert sum(size for _, size, _ in ready.overlap(number, count)) == sum(
                 1 for offset, _ in plain if number <= offset < number + count
             )

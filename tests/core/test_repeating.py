@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remuda.core.effects import Effects
-from remuda.model.commands import Reclaim
+from remuda.model.operations.commands import Reclaim
 from remuda.model.settlement import Outcome
 from tests.core.kit import PULL, Bench
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from remuda.core.compacter import Compacter, history_key
 from remuda.core.routing import Routing
-from remuda.model.commands import Bind, DeclareExchange, RemoveExchange, Unbind
 from remuda.model.errors import Conflict, NotFound
 from remuda.model.message import CORRELATION
-from remuda.model.options import Status
+from remuda.model.operations.commands import Bind, DeclareExchange, RemoveExchange, Unbind
+from remuda.model.queues.options import Status
+from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.records import Appended
-from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.topics import has_prefix, matches
 from tests.core.kit import PULL, Bench
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.model.commands import EndUnreadable, Settle
-from remuda.model.durations import SECOND
 from remuda.model.message import Priority
+from remuda.model.operations.commands import EndUnreadable, Settle
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
+from remuda.model.values.durations import SECOND
 from tests.core.kit import PULL, Bench, offsets
 
 

@@ -6,14 +6,15 @@ from array import array
 
 import msgspec
 
-from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.ready import NEVER
-from remuda.model.commands import DeclareExchange
+from remuda.core.queues.ready import NEVER
+from remuda.core.recovery import snapshot
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Priority
-from remuda.model.options import Status
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.notes import NOTE, Note, note_headers
+from remuda.model.operations.commands import DeclareExchange
+from remuda.model.queues.options import Status
+from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome
 from tests.core.kit import NOW, Bench
 from tests.core.naive import state_of
@@ -34,6 +35,8 @@ def lived_in() -> Bench:
     bench.declare("channel", {"type": "push", "topics": ["x"], "confirmations": "per-topic"})
     bench.publish("t", name="x.y", topics=("x.y", "x.z"))
     bench.set_status(Status.PAUSED, "other")
+    for number in (0, 5):
+        bench.publish_to({"note": Note("q", 0, number)}, "n", name=NOTE, headers=note_headers(Note("q", 0, number)))
     bench.do(DeclareExchange("r", ExchangeKind.FIRST, (Binding(queue="q", priority=2),)))
     return bench
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import remuda
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python on-rabbitmq\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -34,6 +34,7 @@ SHOWS = {
     "fastapi_outbox.py": "POST /orders/1: 201\nPOST /orders/13: 409\norder 1 shipped\n",
     "groups_and_wildcards.py": "audit     order.cancelled\naudit     order.placed\n",
     "hello.py": "Hello, world!",
+    "mailer.py": "199 tenants got their mail out within 10 s\nthe noisy one was turned away 2 times",
     "metrics.py": 'remuda_handled_total{outcome="success",queue="ship"} 8.0',
     "middleware.py": "middleware.greet gave 'good morning, customer 7'; the message was signed by shop",
     "processes.py": "broken.png: the process crashed with exit code 11",

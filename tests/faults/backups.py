@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from remuda import open_broker
-from remuda.log.backup import backup
-from remuda.log.check import check
-from remuda.log.directory import MARKER
 from remuda.log.disk import DirectoryDisk
+from remuda.log.disk.directory import MARKER
+from remuda.log.repair.backup import backup
+from remuda.log.repair.check import check
 from remuda.model.errors import ForeignDirectory, StorageError
 from tests.faults.killing import PATIENCE, fork_server
 from tests.faults.victim import SMALL_LOG, Job, run

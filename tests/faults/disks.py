@@ -6,8 +6,8 @@ import errno
 from collections.abc import Iterable
 from pathlib import Path
 
-from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import AppendFile
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import DiskFull, StorageError
 
 

@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 
 from remuda import Message, open_broker
-from remuda.log.directory import DirectoryDisk
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import RemudaError
 
 PROCESSES = 4

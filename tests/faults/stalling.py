@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import AppendFile
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 
 TROUBLES = {"full": DiskFull, "handles": TooManyFiles}

@@ -72,7 +72,7 @@ def test_whatever_a_handler_raises_is_one_failed_attempt(bus: Bus, worst: Callab
     """B4: the worker lives on, and so do the other queues."""
     others: list[int] = []
     bus.subscribe("x", queue="q", retry=["50ms"])(worst)
-    bus.subscribe("other")(lambda body: others.append(body))
+    bus.subscribe("other", queue="other")(lambda body: others.append(body))
     with running(bus):
         ids = bus.publish_many("x", range(3))
         bus.publish_many("other", range(3))

@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 from remuda import Message, open_broker
 from remuda.cli.app import app
-from remuda.log import newest, spool
-from remuda.log.backup import backup
-from remuda.log.check import check
-from remuda.log.directory import MARKER
+from remuda.log import spool
 from remuda.log.disk import DirectoryDisk, MemoryDisk
-from remuda.log.reader import Reader
-from remuda.log.seal import seal
+from remuda.log.disk.directory import MARKER
+from remuda.log.readers.reader import Reader
+from remuda.log.repair.backup import backup
+from remuda.log.repair.check import check
+from remuda.log.sealed.seal import seal
+from remuda.log.state import newest_segment
 from remuda.model.errors import ForeignDirectory, InvalidOption, StorageError
 from tests.faults import backups
 from tests.faults.backups import loaded_broker
@@ -194,7 +195,7 @@ def test_l9_a_backup_of_a_closed_directory_and_its_spool(tmp_path: Path) -> None
         with pytest.raises(InvalidOption):
             backup(tmp_path / "log", target)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(StorageError, match="is not a Remuda directory"):
+    with pytest.raises(StorageError, match="holds no log"):
         backup(tmp_path / "nothing", tmp_path / "new")
 
 
@@ -209,7 +210,7 @@ def test_l9_a_backup_begins_anew_when_its_checkpoint_is_replaced_and_the_tail_af
 
     def reading(disk: DirectoryDisk, name: str, *args: Any) -> bytes:
         nonlocal struck
-        if name == newest.NAME and not struck:  # the checkpoints are copied, the tail is not listed yet
+        if name == newest_segment.NAME and not struck:  # the checkpoints are copied, the tail is not listed yet
             struck += 1
             for number in range(20):
                 commit(log, [appended(log, [b"x" * 500] * 3), events(log, number), change(number)])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remuda import Message, open_broker
-from remuda.model.durations import HOUR, SECOND
+from remuda.broker.threads import EmbeddedBroker
+from remuda.model.values.durations import DAY, HOUR, MINUTE, SECOND
 
 pytestmark = pytest.mark.faults
 
@@ -89,3 +91,50 @@ def test_b14_a_delayed_message_that_was_settled_stays_settled_after_a_crash(tmp_
         left = again.pull("q", 10)
         assert left is not None
         assert left.bodies == [b"last", b"soon"]
+
+
+@pytest.mark.parametrize("ended", ["closed", "killed"])
+@pytest.mark.parametrize("options", [{}, {"ordered": True}, {"debounce": 5}], ids=["plain", "ordered", "debounced"])
+def test_b14_l11_what_a_clock_ahead_took_to_be_due_waits_again_when_it_is_right(
+    tmp_path: Path, options: dict[str, Any], ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, folder = WallClock(START), tmp_path / "log"
+    due = START + 30 * DAY
+
+    def opened() -> EmbeddedBroker:
+        return open_broker(folder, clock=clock, sync="os", shared=False)
+
+    with opened() as broker:
+        broker.create_queue("q", type="pull", **options)
+        broker.create_queue("other")
+        broker.publish([Message("q", b"%d" % n, due=due, key=f"k{n}") for n in range(3)])
+        broker.publish(Message("other", b"moved", due=due))
+        assert broker.move("other", to="q") == 1
+    clock.now = START + 60 * DAY
+    broker = opened()
+    broker.publish(Message("q", b"from the future", key="k9"))
+    clock.now += MINUTE
+    taken = broker.pull("q")
+    assert taken is not None
+    assert taken.bodies == [b"0"]
+    taken.nack()
+    assert broker.queue("q").delayed == 0
+    if ended == "closed":
+        broker.close()
+    else:
+        broker.runtime.flush()
+        shutil.copytree(folder, tmp_path / "killed", ignore=shutil.ignore_patterns("socket"))
+        broker.close()
+        folder = tmp_path / "killed"
+    clock.now = START + HOUR
+    for start in range(2):
+        with opened() as broker:
+            info = broker.queue("q")
+            assert (info.waiting, info.delayed) == (2, 3), "what was tried stays, and what nobody delayed"
+        assert ("3 messages, taken to be due" in caplog.text) == (start == 0)
+        caplog.clear()
+    clock.now = due + HOUR
+    with opened() as broker:
+        found = broker.pull("q", 10)
+        assert found is not None
+        assert sorted(found.bodies) == [b"0", b"1", b"2", b"from the future", b"moved"]

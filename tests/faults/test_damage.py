@@ -14,10 +14,10 @@ from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log import newest as newest_segment
-from remuda.log.check import check
 from remuda.log.disk import DirectoryDisk, MemoryDisk
-from remuda.log.recovery import RecoveryReport
+from remuda.log.repair.check import check
+from remuda.log.repair.recovery import RecoveryReport
+from remuda.log.state import newest_segment
 
 pytestmark = pytest.mark.faults
 
@@ -97,7 +97,7 @@ def test_l9_queues_are_made_again_when_no_checkpoint_can_be_read(tmp_path: Path)
 
 
 def test_l9_a_checkpoint_that_holds_nonsense_is_passed_over(tmp_path: Path) -> None:
-    from remuda.log import checkpoint
+    from remuda.log.state import checkpoint
 
     with open_broker(tmp_path, sync="os") as broker:
         broker.create_queue("q", type="pull")
@@ -184,7 +184,6 @@ def directory_files(path: Path) -> dict[str, bytes]:
             if number in (20, 35, 50):
                 broker.checkpoint()
                 broker.runtime.upkeep.seal()
-        broker.runtime.upkeep._note_newest()
         copy = path.with_name("copy")
         shutil.copytree(path, copy, ignore=shutil.ignore_patterns("socket"))
     found = {str(file.relative_to(copy)): file.read_bytes() for file in copy.rglob("*") if file.is_file()}

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import shutil
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remuda import Message, open_broker
-from remuda.log.directory import DirectoryDisk
+from remuda.broker.shared.wire import sockets
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import (
     DirectoryInUse,
     DirectoryNotWritable,
@@ -51,6 +58,7 @@ def test_l7_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> No
 FORK = """
 import os, sys
 from remuda import Message, open_broker
+from remuda.broker.shared.wire import sockets
 from remuda.model.errors import BrokerClosed
 broker = open_broker(sys.argv[1], shared=False)
 broker.create_queue("q", type="pull")
@@ -246,3 +254,89 @@ def test_l7_a_listing_for_which_there_is_no_handle_passes(tmp_path: Path, monkey
     with pytest.raises(TooManyFiles, match="ulimit -n") as raised:
         disk.list()
     assert raised.value.passing
+
+
+@pytest.mark.parametrize(
+    ("group", "mode", "left"), [(False, 0o777, 0o755), (False, 0o775, 0o755), (True, 0o777, 0o775)]
+)
+def test_l7_a_directory_that_others_can_write_is_narrowed(
+    tmp_path: Path, group: bool, mode: int, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    path.mkdir()
+    path.chmod(mode)
+    disk = DirectoryDisk(path, group=group)
+    disk.lock()
+    disk.unlock()
+    assert stat.S_IMODE(path.stat().st_mode) == left
+    assert "its mode was narrowed" in caplog.text
+
+
+@contextlib.contextmanager
+def as_somebody_else(act: Callable[[], None]) -> Iterator[None]:
+    """Runs in a process of another user, until the block ends."""
+    ready, done = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            act()
+            os.write(ready[1], b"x")
+            os.read(done[0], 1)
+        finally:
+            os._exit(0)
+    try:
+        os.read(ready[0], 1)
+        yield
+    finally:
+        os.write(done[1], b"x")
+        os.waitpid(child, 0)
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="remuda-test-", dir="/tmp"))
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_s5_a_guest_asks_who_hosts_before_it_says_anything(open_place: Path) -> None:
+    """Another user replaced the socket in a folder that everybody could write."""
+    open_broker(open_place).close()
+    open_place.chmod(0o777)
+
+    def pretend_to_host() -> None:
+        handle = os.open(open_place, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        pretending = socket.socket(socket.AF_UNIX)
+        pretending.bind(str(open_place / "socket"))
+        pretending.listen()
+        kept.append((handle, pretending))
+
+    kept: list[object] = []
+    with (
+        as_somebody_else(pretend_to_host),
+        pytest.raises(ForeignDirectory, match="user 65534, who does not own the directory; nothing was sent to it"),
+    ):
+        open_broker(open_place)
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_s5_a_guest_of_another_user_is_told_whose_directory_it_is(open_place: Path, tmp_path: Path) -> None:
+    with open_broker(open_place) as broker:
+        broker.publish(Message("q", b"x"))
+        open_place.chmod(0o755)
+        told, tell = os.pipe()
+
+        def connect() -> None:
+            try:
+                sockets.connect(open_place)
+            except ForeignDirectory as error:
+                os.write(tell, str(error).encode())
+
+        with as_somebody_else(connect):
+            assert b"have its owner open it with group=True" in os.read(told, 1000)

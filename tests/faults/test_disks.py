@@ -13,7 +13,7 @@ from remuda import Message, Messages, open_broker
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log import directory
+from remuda.log.disk import directory
 from remuda.model.errors import DiskFull, StorageError
 from tests.faults.disks import FailingDisk, input_output_error
 

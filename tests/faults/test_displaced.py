@@ -13,11 +13,11 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.cli.directory_view import DirectoryView
-from remuda.log import ledger, newest
-from remuda.log.check import CheckReport, check
+from remuda.cli.viewing.directory_view import DirectoryView
 from remuda.log.disk import DirectoryDisk
 from remuda.log.eventlog import open_event_log
+from remuda.log.repair.check import CheckReport, check
+from remuda.log.state import ledger, newest_segment
 from remuda.model.errors import ForeignDirectory, StorageError
 
 pytestmark = pytest.mark.faults
@@ -65,7 +65,6 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
             if turn in (12, 13, 20):
                 broker.checkpoint()
                 broker.runtime.upkeep.seal()
-        broker.runtime.upkeep._note_newest()
         copy = path.with_name("killed")
         shutil.copytree(path, copy)
     assert len(list((copy / "sealed").glob("messages-*"))) >= 2
@@ -136,7 +135,7 @@ def test_l9_segments_are_known_by_what_they_hold(life: Life, path: Path, harm: s
 
 @pytest.mark.parametrize("harm", ["removed", "emptied", "renamed"])
 def test_l9_a_newest_segment_that_went_away_is_missed(life: Life, path: Path, harm: str) -> None:
-    noted = newest.read(DirectoryDisk(path))
+    noted = newest_segment.read(DirectoryDisk(path))
     assert noted is not None
     segment = written(path)[-1]
     if harm == "removed":
@@ -158,8 +157,8 @@ def test_l9_a_newest_segment_that_went_away_is_missed(life: Life, path: Path, ha
 
 
 def test_l9_a_note_of_the_newest_segment_that_is_damaged_costs_nothing_else(life: Life, path: Path) -> None:
-    (path / newest.NAME).write_bytes(b"nonsense")
-    assert [finding.file for finding in looked_at(path).findings] == [newest.NAME]
+    (path / newest_segment.NAME).write_bytes(b"nonsense")
+    assert [finding.file for finding in looked_at(path).findings] == [newest_segment.NAME]
     with opened(path) as broker:
         assert taken(broker) == life.waiting
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from remuda import Bus, RemudaError
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.amqp.errors import AmqpError
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import reference
@@ -110,8 +110,8 @@ class Load:
                 self._moved.notify_all()
 
     def _publish(self) -> None:
-        from remuda.amqp.confirms import Outgoing
-        from remuda.amqp.properties import Properties, encode_properties
+        from remuda.amqp.client.confirms import Outgoing
+        from remuda.amqp.codec.properties import Properties, encode_properties
 
         kept = encode_properties(Properties(delivery_mode=2))
         with Connection(self._url) as connection:

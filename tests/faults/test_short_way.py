@@ -14,8 +14,8 @@ import pytest
 
 from remuda import Message, StorageError, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.directory import DirectoryFile
-from remuda.log.system import datasync
+from remuda.log.disk.directory import DirectoryFile
+from remuda.log.disk.system import datasync
 
 pytestmark = pytest.mark.faults
 
@@ -36,7 +36,7 @@ def test_l2_with_sync_always_a_single_message_and_its_answer_are_synced_before_t
         datasync(handle)
         synced.append(content)
 
-    monkeypatch.setattr("remuda.log.directory.datasync", watched)
+    monkeypatch.setattr("remuda.log.disk.directory.datasync", watched)
     waited = 0
     with open_broker(tmp_path, sync="always", shared=False) as broker:
         broker.create_queue("q", type="pull", acknowledge_timeout="1h")
@@ -84,7 +84,7 @@ for number in range(0, 120, 6):
                 assert error.passing, error
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     end = time.monotonic() + 60
-    while not broker.health().live or broker.runtime._stalled is not None:
+    while not broker.health().live or broker.runtime.stalled:
         assert time.monotonic() < end, "it does not go on by itself"
         time.sleep(0.01)
 broker.close()

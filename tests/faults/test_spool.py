@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from remuda.broker.embedded.intake import Intake
 from remuda.broker.embedded.runtime import Runtime
+from remuda.broker.embedded.upkeep.spool_reader import SpoolReader
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.log import spool
 from remuda.model.errors import StorageError
+from tests.begun import begun
 from tests.conformance.kit import eventually
 from tests.faults.disks import FailingDisk, input_output_error
 from tests.faults.stalling import StallingDisk
@@ -30,10 +31,10 @@ def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch
         host.upkeep.stop()
         setattr(disk, f"{failing}_error", input_output_error())
         rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"row"}], SCHEMA)
-        place = spool.prepare(str(path))
+        place = spool.prepare(str(begun(path)))
         spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
         with contextlib.suppress(StorageError):
-            Intake(host).run()
+            SpoolReader(host).run()
         return spool.waiting(place)
     finally:
         setattr(disk, f"{failing}_error", None)
@@ -56,7 +57,7 @@ def test_p2_a_batch_stays_while_the_disk_is_full(tmp_path: Path) -> None:
         place = spool.prepare(str(tmp_path / "log"))
         spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
         disk.failing = {"write"}
-        intake = Intake(host)
+        intake = SpoolReader(host)
         for _ in range(3):
             with pytest.raises(disk.error):
                 intake.run()
@@ -71,6 +72,7 @@ def test_p2_a_batch_stays_while_the_disk_is_full(tmp_path: Path) -> None:
         host.close()
 
 
+@pytest.mark.source
 def test_a_batch_that_is_removed_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: nobody waits for the rows to be kept."""
     monkeypatch.setattr(Runtime, "wait", lambda host, ticket: None)

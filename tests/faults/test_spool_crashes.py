@@ -14,11 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from remuda.broker.embedded.intake import Intake
 from remuda.broker.embedded.runtime import Runtime
+from remuda.broker.embedded.upkeep.spool_reader import SpoolReader
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.log import spool
-from remuda.log.directory import DirectoryDisk
+from remuda.log.disk.directory import DirectoryDisk
+from tests.begun import begun
 from tests.faults.test_disks import drained
 
 pytestmark = pytest.mark.faults
@@ -92,7 +93,7 @@ def take_in(directory: Path, limit: int) -> bool:
     host.upkeep.stop()
     steps.left = limit
     try:
-        Intake(host).run()
+        SpoolReader(host).run()
     except Killed:
         steps.left = -1
         host._timer.stop()
@@ -109,7 +110,7 @@ def take_in(directory: Path, limit: int) -> bool:
 def test_p2_each_row_is_taken_in_once_wherever_the_intake_is_killed(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     directory = tmp_path / "log"
-    place = spool.prepare(str(directory))
+    place = spool.prepare(str(begun(directory)))
     laid: dict[tuple[str, int], list[bytes]] = {}
     for app in APPS:
         for number in range(1, BATCHES + 1):

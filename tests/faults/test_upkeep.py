@@ -12,7 +12,7 @@ from remuda import Bus, Messages
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.directory import DirectoryDisk
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import DiskFull
 from tests.conformance.kit import eventually
 from tests.faults.disks import input_output_error

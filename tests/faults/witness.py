@@ -10,7 +10,7 @@ import pytest
 from remuda import Message, open_broker
 from remuda.broker.delivery import Delivery
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.recovery import RecoveryReport
+from remuda.log.repair.recovery import RecoveryReport
 from remuda.model.errors import Duplicate
 from tests.faults.victim import PULL, QUEUES, RANKED, ROBIN, SMALL_LOG, UNIQUE
 

@@ -7,7 +7,6 @@ from uuid import uuid4
 import pytest
 
 from remuda.index import SearchIndex, open_index
-from tests.servers.opensearch import opensearch as opensearch
 
 NewIndex = Callable[[], SearchIndex]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from remuda.index import Follower, Hit, LogSource, Page, Query, SearchIndex
+from remuda.index import Follower, LogSource, Page, Query, SearchIndex
 from remuda.log.disk import DirectoryDisk
+from remuda.model.message_row import MessageRow
 
 
 def source(directory: Path | str) -> LogSource:
@@ -22,20 +23,20 @@ def caught_up(index: SearchIndex, directory: Path | str) -> SearchIndex:
     return index
 
 
-def every(index: SearchIndex, query: Query, limit: int = 7) -> list[Hit]:
+def every(index: SearchIndex, query: Query, limit: int = 7) -> list[MessageRow]:
     """All hits, page by page."""
-    found: list[Hit] = []
+    found: list[MessageRow] = []
     cursor: str | None = None
     while True:
         page: Page = index.search(_turned(query, limit, cursor))
-        found += page.hits
-        cursor = page.cursor
+        found += page.messages
+        cursor = page.next
         if cursor is None:
             return found
-        assert len(page.hits) == limit
+        assert len(page.messages) == limit
 
 
-def ids(hits: Sequence[Hit]) -> list[str]:
+def ids(hits: Sequence[MessageRow]) -> list[str]:
     return [hit.id for hit in hits]
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remuda.index import Hit, Query
+from remuda.index import Query
 from remuda.index.text import text_of, words
 from remuda.log.disk import DirectoryDisk
-from remuda.log.reader import Reader
-from remuda.model.document import document
+from remuda.log.readers.reader import Reader
+from remuda.model.document import QueueView, document
+from remuda.model.life import Life
+from remuda.model.message_row import MessageRow
 from remuda.model.messages import cell
-from remuda.model.records import Event, is_moved
+from remuda.model.records import Event
 from remuda.model.state import State
 
 
@@ -24,54 +26,52 @@ class Naive:
             for event in told.rows:
                 for offset in range(event.first, event.first + event.count):
                     events.setdefault(offset, []).append((told.time, event))
-        self.copies: list[tuple[Hit, set[str]]] = []
+        self.copies: list[tuple[MessageRow, set[str]]] = []
         for record in reader.messages():
             for row, message in enumerate(record.messages):
                 offset = record.first + row
                 queues: tuple[str, ...] = cell(record.queues, row)
                 life = document(offset, message, queues, events.get(offset, []))
-                views = [(view.queue, view.state, view.modified, view.attempts, view.reason) for view in life.queues]
-                for queue, state, modified, attempts, reason in views or [
-                    ("", State.UNCHANGED, message.created, 0, None)
-                ]:
-                    hit = Hit(
-                        offset, queue, message.id, message.name, message.topics or (message.name,), state,
-                        message.created, modified, message.object, message.key, message.mime_type, len(message.body),
-                        attempts, reason or None,
+                lives: list[tuple[str, Life | QueueView]] = [(view.queue, view) for view in life.queues]
+                lives = lives or [("", Life.begun(message.created, None))]
+                for queue, one in lives:
+                    found = MessageRow.of(
+                        offset, message.created, message.id, message.name, message.topics, message.object, message.key,
+                        message.timestamp, message.mime_type, len(message.body), queue, one,
                     )  # fmt: skip
-                    self.copies.append((hit, set(words(text_of(message.body, message.mime_type)))))
-        self.copies.sort(key=lambda copy: (-copy[0].offset, copy[0].queue.encode()))
+                    self.copies.append((found, set(words(text_of(message.body, message.mime_type)))))
+        self.copies.sort(key=lambda copy: (-copy[0].offset, (copy[0].queue or "").encode()))
 
-    def search(self, query: Query) -> list[Hit]:
-        return [hit for hit, found in self.copies if _fits(query, hit, found)]
+    def search(self, query: Query) -> list[MessageRow]:
+        return [row for row, found in self.copies if _fits(query, row, found)]
 
     def counts(self) -> dict[str, dict[State, int]]:
         found: dict[str, dict[State, int]] = {}
-        for hit, _ in self.copies:
-            if is_moved(hit.state, hit.reason):
+        for row, _ in self.copies:
+            if row.moved_to is not None:
                 continue
-            states = found.setdefault(hit.queue, {})
-            states[hit.state] = states.get(hit.state, 0) + 1
+            states = found.setdefault(row.queue or "", {})
+            states[row.state] = states.get(row.state, 0) + 1
         return found
 
 
-def _is_asked(query: Query, hit: Hit) -> bool:
-    if is_moved(hit.state, hit.reason):
+def _is_asked(query: Query, row: MessageRow) -> bool:
+    if row.moved_to is not None:
         return query.moved or not query.states
-    return hit.state in query.states or not (query.states or query.moved)
+    return row.state in query.states or not (query.states or query.moved)
 
 
-def _fits(query: Query, hit: Hit, found: set[str]) -> bool:
+def _fits(query: Query, row: MessageRow, found: set[str]) -> bool:
     prefix = query.topic_prefix
     return (
-        (query.queue is None or hit.queue == query.queue)
-        and (prefix is None or any(map(prefix.covers, hit.topics)))
-        and _is_asked(query, hit)
-        and (query.since is None or hit.created >= query.since)
-        and (query.until is None or hit.created < query.until)
-        and (query.object is None or hit.object == query.object)
-        and (query.key is None or hit.key == query.key)
-        and (query.offsets is None or hit.offset in query.offsets)
+        (query.queue is None or (row.queue or "") == query.queue)
+        and (prefix is None or any(map(prefix.covers, row.topics)))
+        and _is_asked(query, row)
+        and (query.since is None or row.created >= query.since)
+        and (query.until is None or row.created < query.until)
+        and (query.object is None or row.object == query.object)
+        and (query.key is None or row.key == query.key)
+        and (query.offsets is None or row.offset in query.offsets)
         and all(
             any(own.startswith(word.text) for own in found) if word.prefix else word.text in found
             for word in query.words()

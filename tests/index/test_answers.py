@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+from uuid import uuid4
 
+import msgspec
 import pytest
 
 from remuda import Message, open_broker
-from remuda.index import Follower, Query, SearchIndex, rebuild
+from remuda.index import Follower, Query, SearchIndex, open_index, rebuild
 from remuda.model.state import State
 from tests.index.kit import caught_up, every, ids, source
 from tests.index.naive import Naive
@@ -123,6 +129,25 @@ def test_answers_are_those_of_the_log(kind: str, directory: Path, request: pytes
         assert every(index, query, 100) == truth.search(query)
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "opensearch"])
+def test_t4_two_hundred_questions_have_the_logs_own_answers(
+    kind: str, directory: Path, request: pytest.FixtureRequest
+) -> None:
+    """T4: any fields of those questions together."""
+    index: SearchIndex = request.getfixturevalue(f"filled_{kind}")
+    truth, rng, seen = Naive(directory), random.Random(7), 0
+    for _ in range(200):
+        fields: dict[str, Any] = {}
+        for query in rng.sample(list(QUERIES.values()), rng.choice([1, 2, 2, 3])):
+            asked = msgspec.structs.asdict(query)
+            fields |= {name: value for name, value in asked.items() if value != getattr(Query(), name)}
+        query = Query(**fields)
+        expected = truth.search(query)
+        assert every(index, query, 100) == expected, query
+        seen += len(expected)
+    assert seen > 500
+
+
 def test_a_topic_prefix_ends_at_the_dot(filled: SearchIndex) -> None:
     """T4: `fruit.*` finds `fruit.sour`, not `fruits.x`; in any case."""
     names = {hit.name for hit in every(filled, Query(topic="fruit.*", queue="fruit"), 500)}
@@ -149,19 +174,19 @@ def test_a_rebuild_lets_the_old_index_answer_until_it_is_done(index: SearchIndex
     seen: list[int] = []
 
     def look(_: object) -> None:
-        seen.append(len(index.search(Query(limit=1000)).hits))
+        seen.append(len(index.search(Query(limit=1000)).messages))
 
     rebuild(index, source(directory), start=250, progress=look)
     index.refresh()
     before = len(Naive(directory).copies)
     assert set(seen) == {before}
-    assert 0 < len(index.search(Query(limit=1000)).hits) < before
+    assert 0 < len(index.search(Query(limit=1000)).messages) < before
     assert Follower(index, source(directory)).lag().messages == 0
 
 
 def test_an_index_that_does_not_exist_finds_nothing(index: SearchIndex) -> None:
     assert index.reached() is None
-    assert index.search(Query(text="apple")).hits == ()
+    assert index.search(Query(text="apple")).messages == []
     assert index.counts() == {}
     index.drop()
 
@@ -169,7 +194,7 @@ def test_an_index_that_does_not_exist_finds_nothing(index: SearchIndex) -> None:
 def test_a_dropped_index_can_be_filled_again(index: SearchIndex, directory: Path) -> None:
     caught_up(index, directory)
     index.drop()
-    assert index.search(Query()).hits == ()
+    assert index.search(Query()).messages == []
     assert index.reached() is None
     assert every(caught_up(index, directory), Query(), 100) == Naive(directory).search(Query())
 
@@ -210,7 +235,7 @@ def test_collected_messages_leave(index: SearchIndex, tmp_path: Path) -> None:
         assert delivery is not None
         delivery.ack([row for row in range(150) if row % 10])
         caught_up(index, folder)
-        assert len(index.search(Query(limit=500)).hits) == 200
+        assert len(index.search(Query(limit=500)).messages) == 200
         assert broker.collect().messages > 0
         caught_up(index, folder)
         truth = Naive(folder)
@@ -238,3 +263,34 @@ def filled_opensearch(directory: Path, opensearch: str) -> SearchIndex:
 def filled(request: pytest.FixtureRequest) -> SearchIndex:
     index: SearchIndex = request.getfixturevalue(f"filled_{request.param}")
     return index
+
+
+def test_t4_a_queue_is_found_on_the_server_under_its_own_name(opensearch: str, tmp_path: Path) -> None:
+    """With the whole of the seed's mapping, also by others than Remuda."""
+    name = f"t-{uuid4().hex[:12]}"
+    with open_broker(tmp_path / "data", sync="os") as broker:
+        broker.publish(Message("fruit.sour", b"lemon soap", mime_type="text/plain", timestamp=1_700_000_000_000_000))
+        broker.publish([Message(f"{queue}.x", b"x") for queue in ("Fruit", "all", "b1-x", "ümlaut", "a b")])
+        delivery = broker.pull("fruit", consumer="anna")
+        assert delivery is not None
+        delivery.ack()
+    index = open_index(f"{opensearch.replace('http', 'opensearch')}/{name}")
+    try:
+        for _ in range(2):  # after a rebuild, too
+            rebuild(index, source(tmp_path / "data"))
+            index.refresh()
+            with urlopen(f"{opensearch}/{name}-fruit/_search") as answer:
+                (found,) = json.load(answer)["hits"]["hits"]
+            kept = found["_source"]
+            wanted = {"message": "lemon soap", "timestamp": 1_700_000_000_000_000, "mimeType": "text/plain",
+                      "topics": ["fruit.sour"], "state": "X", "queued": False, "delivered": True, "success": True,
+                      "archived": True, "topicCount": 1, "confirmedCount": 1}  # fmt: skip
+            assert {field: kept[field] for field in wanted} == wanted
+            assert kept["created"] <= kept["consumed"] <= kept["processed"] <= kept["completed"] == kept["modified"]
+            assert [one["consumer"] for one in kept["consumedBy"]] == ["anna"]
+            with urlopen(f"{opensearch}/{name}-{quote('ümlaut')}/_count") as answer:
+                assert json.load(answer)["count"] == 1
+            assert len(index.search(Query()).messages) == 6
+    finally:
+        index.drop()
+        index.close()

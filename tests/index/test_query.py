@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.index import Query, open_index, parse_query
-from remuda.index.query import TopicPrefix
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
+from remuda.model.topics import TopicPrefix
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 import remuda
 import remuda.lake
-from remuda.model.errors import DataLost, InvalidOption, NotFound, RemudaError
+from remuda.model.errors import DataLost, InvalidOption, RemudaError, StorageError
 from tests.spark.samples import broker_at, finish, half_sealed, play, publish, seal
 
 
@@ -147,9 +147,12 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_reading_an_empty_directory_leaves_it_empty(tmp_path: Path) -> None:
-    """Or no broker could begin a log there."""
-    assert remuda.arrow(tmp_path).table().num_rows == 0
-    with pytest.raises(NotFound, match="holds no log yet; nothing was published"):
+    """P6: it is no log, and may be where a volume is not mounted; a broker could still begin one there."""
+    with pytest.raises(
+        StorageError, match=r"holds no log: it has no remuda\.json.*If the log is on a volume, mount it"
+    ):
+        remuda.arrow(tmp_path)
+    with pytest.raises(StorageError, match="holds no log"):
         remuda.lake.publish(tmp_path)
     assert list(tmp_path.iterdir()) == []
     with broker_at(tmp_path) as broker:

@@ -18,13 +18,14 @@ import pytest
 from deltalake import DeltaTable
 
 from remuda import lake, open_broker
-from remuda.lake import delta, iceberg
+from remuda.lake import iceberg
 from remuda.lake.avro import decode_file, encode_file
 from remuda.lake.delta import DeltaLakehouse
 from remuda.lake.files import folder_of
 from remuda.lake.iceberg import IcebergLakehouse
-from remuda.lake.publishing import Publisher, version_at
+from remuda.lake.publishing import TablePublisher, version_at
 from remuda.model.errors import Conflict, InvalidOption, StorageError
+from remuda.spark.lake import delta
 from tests.lake.test_tables import READERS, by_delta, by_iceberg, finish_and_expire
 from tests.spark.samples import broker_at, half_sealed, publish, seal
 
@@ -143,13 +144,13 @@ def test_many_versions_stay_readable_and_small(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(iceberg, "VERSIONS", 4)
     monkeypatch.setattr(iceberg, "FILES_PER_MANIFEST", 3)
     with broker_at(tmp_path) as broker:
-        publisher = Publisher(tmp_path, ["delta", "iceberg"])
+        publisher = TablePublisher(tmp_path, ["delta", "iceberg"])
         for turn in range(17):
             publish(broker, 400, start=400 * turn)
             seal(broker)
             publisher.publish()
             if turn % 6 == 5:
-                publisher = Publisher(tmp_path, ["delta", "iceberg"])  # as after a restart
+                publisher = TablePublisher(tmp_path, ["delta", "iceberg"])  # as after a restart
     assert by_delta(tmp_path) == by_iceberg(tmp_path) == _sealed_offsets(tmp_path)
     log = folder_of(tmp_path, "messages") / "_delta_log"
     assert (log / "_last_checkpoint").exists()
@@ -170,7 +171,7 @@ def test_files_that_go_leave_their_manifests(tmp_path: Path, monkeypatch: pytest
     with broker_at(tmp_path) as broker:
         publish(broker, 16_000)
         seal(broker)
-    Publisher(tmp_path, ["iceberg"]).publish()
+    TablePublisher(tmp_path, ["iceberg"]).publish()
     table = IcebergLakehouse(tmp_path, "messages")
     table.refresh()
     files = sorted(table.listed())
@@ -214,7 +215,7 @@ def test_a_process_that_never_ends_its_publishing_is_not_waited_for(tmp_path: Pa
     with open(tmp_path / "tables" / "lock") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(Conflict, match="another process is publishing the tables"):
-            Publisher(tmp_path, ["delta"]).publish(patience=0.1)
+            TablePublisher(tmp_path, ["delta"]).publish(patience=0.1)
 
 
 def test_a_moved_log_and_damaged_metadata_begin_anew(tmp_path: Path) -> None:

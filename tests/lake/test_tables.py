@@ -21,7 +21,7 @@ from remuda.cli.app import app
 from remuda.lake import delta, iceberg, publishing
 from remuda.lake.files import folder_of, remove_links
 from remuda.lake.iceberg import catalog
-from remuda.lake.publishing import Publisher, version_at
+from remuda.lake.publishing import TablePublisher, version_at
 from remuda.model.errors import InvalidOption, NotFound, RemudaError, StorageError
 from remuda.model.message import Message
 from tests.spark.samples import broker_at, finish, half_sealed, publish, seal
@@ -113,7 +113,7 @@ def test_p6_a_table_of_an_earlier_remuda_is_described_anew(tmp_path: Path) -> No
     half_sealed(tmp_path, 1500)
     lake.publish(tmp_path, formats=["delta"])
     commit = folder_of(tmp_path, "messages") / "_delta_log" / f"{0:020d}.json"
-    commit.write_text(commit.read_text().replace(',"delta.dataSkippingNumIndexedCols":"1"', ""))
+    commit.write_text(commit.read_text().replace(',"delta.dataSkippingStatsColumns":"offset"', ""))
     asked = [("name", "=", "orders")]
     assert DeltaTable(folder_of(tmp_path, "messages")).to_pyarrow_table(filters=asked).num_rows == 0
     lake.publish(tmp_path, formats=["delta"])
@@ -128,7 +128,7 @@ def test_metadata_is_small(tmp_path: Path, kind: str) -> None:
     """At most 10 KB for each sealed segment, also of the fiftieth; and links share the bytes of the log."""
     written: list[int] = []
     with broker_at(tmp_path) as broker:
-        publisher = Publisher(tmp_path, [kind])
+        publisher = TablePublisher(tmp_path, [kind])
         for turn in range(56):
             broker.publish([Message("orders", (b"%d " % turn).ljust(1000, b".")) for _ in range(80)])
             seal(broker)

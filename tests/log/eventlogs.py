@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remuda import Message, open_broker
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.log.eventlog import EventLog, open_event_log
 from remuda.log.streams.numbers import reference
 from remuda.log.streams.writer import StreamWriter

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from remuda.log import directory, system
-from remuda.log.disk import MemoryDisk
+from remuda.log.disk import MemoryDisk, directory, system
 
 _FOLDER = -1
 

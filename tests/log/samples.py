@@ -8,11 +8,11 @@ from typing import Any
 
 from remuda.log.disk import Disk
 from remuda.log.log import Log
-from remuda.log.recovery import Recovery
-from remuda.log.tail import LogOptions
+from remuda.log.repair.recovery import Recovery
+from remuda.log.tail.writer import LogOptions
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
+from remuda.model.queues.options import QueueOptions
 from remuda.model.records import CREATED, Appended, Event, Events, QueueChange, Record
 from remuda.model.state import State
 
@@ -22,6 +22,10 @@ SMALL = LogOptions(segment_bytes=4096, reserve_bytes=1024, spare_bytes=256)
 def open_log(disk: Disk, options: LogOptions = SMALL) -> tuple[Log, list[Record], Recovery]:
     log, recovery = Log.open(disk, options)
     return log, list(recovery.records), recovery
+
+
+def segments_of(disk: Disk) -> list[str]:
+    return [name for name in disk.list() if name.startswith("tail/") and name.endswith(".log")]
 
 
 def commit(log: Log, records: Iterable[Record] = ()) -> None:

@@ -15,6 +15,7 @@ from remuda import open_broker
 from remuda.log import spool
 from remuda.log.spool import SPOOL_SCHEMA, DamagedBatch, SpoolBatch
 from remuda.model.errors import InvalidOption
+from tests.begun import begun
 
 
 def laid(path: Path, app: str = "app", number: int = 0) -> SpoolBatch:
@@ -22,7 +23,7 @@ def laid(path: Path, app: str = "app", number: int = 0) -> SpoolBatch:
         {"name": "orders", "body": b"%d" % n * 20, "headers": [("n", str(n))], "topics": ["orders.a", "orders.b"]}
         for n in range(50)
     ]
-    place = spool.prepare(str(path))
+    place = spool.prepare(str(begun(path)))
     staged, count = spool.stage(place, [pa.RecordBatch.from_pylist(rows, SPOOL_SCHEMA)])
     assert count == 50
     assert spool.lay(place, app, number, [staged])

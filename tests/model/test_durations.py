@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.model.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, micros, text
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, micros, text
 
 
 @pytest.mark.parametrize(

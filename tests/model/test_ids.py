@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.model.durations import HOUR, MILLISECOND
 from remuda.model.errors import InvalidOption
 from remuda.model.ids import EPOCH_MS, STEP, WORKERS, Snowflakes, time_of
+from remuda.model.values.durations import HOUR, MILLISECOND
 
 NOW = (EPOCH_MS + 10**9) * 1000
 

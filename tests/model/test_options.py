@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from remuda.broker.options import BrokerOptions
-from remuda.model.durations import DAY, HOUR, SECOND
 from remuda.model.errors import InvalidOption
-from remuda.model.options import PER_TOPIC, QueueKwargs, QueueOptions, QueueType
+from remuda.model.queues.options import PER_TOPIC, QueueKwargs, QueueOptions, QueueType
+from remuda.model.values.durations import DAY, HOUR, SECOND
 
 
 @pytest.mark.parametrize(

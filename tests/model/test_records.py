@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.model.options import QueueOptions, Status
+from remuda.model.queues.options import QueueOptions, Status
+from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.records import (
     CONFIGURED,
     CREATED,
@@ -15,7 +16,6 @@ from remuda.model.records import (
     QueueChange,
     Record,
 )
-from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
 
 

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from remuda.model.errors import IllegalMove
-from remuda.model.state import LIVE, MOVES, PARKED, State, check_move
+from remuda.model.life import LIVE, MOVES, PARKED, check_move
+from remuda.model.state import State
 
 LETTERS = {
     "L": "LOGGED", "U": "UNCHANGED", "Q": "QUEUED", "F": "FETCHED", "S": "SUCCESS", "K": "KICKED",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.model.errors import InvalidOption
-from remuda.model.urls import Address, Url, directory_of, parse_url
+from remuda.model.values.urls import Address, Url, directory_of, parse_url
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,13 @@ def test_memory() -> None:
         ("remuda://ann@host", Url("remuda", hosts=(Address("host", None),), user="ann")),
         ("remuda:///run/remuda.sock", Url("remuda", "/run/remuda.sock")),
         ("amqp://h", Url("amqp", hosts=(Address("h", 5672),), vhost="/")),
+        ("amqp:///v", Url("amqp", hosts=(Address("localhost", 5672),), vhost="v")),
+        ("amqp://a:b@", Url("amqp", hosts=(Address("localhost", 5672),), user="a", password="b", vhost="/")),
+        (
+            "amqp://u:p@a:1,u:p@b:2/v",
+            Url("amqp", hosts=(Address("a", 1), Address("b", 2)), user="u", password="p", vhost="v"),
+        ),
+        ("amqp://u:p,q@a", Url("amqp", hosts=(Address("a", 5672),), user="u", password="p,q", vhost="/")),
         (
             "amqps://a%40b:s%2Fecret@h1,[::1]:5673,h3/my%2Fhost?heartbeat=5&x=",
             Url(
@@ -63,7 +70,7 @@ def test_brokers_that_listen(url: str, expected: Url) -> None:
         ("", "empty"), (Path("\0"), "zero byte"), ("x\0", "zero byte"), ("file://host/x", "names the host 'host'"),
         ("file:", "names no path"), ("file:///x?y", "takes no options"), ("file:///%zz", "not part of an escape"),
         ("file:///%ff", "not UTF-8"), ("memory://name", "takes no name"), ("redis://h", "no broker speaks redis://"),
-        ("amqp://", "names no host"), ("amqp:/h", "lacks its //"), ("amqp://h:0", "not a port"),
+        ("amqp://a:b@h,c:d@i", "share one login"), ("amqp:/h", "lacks its //"), ("amqp://h:0", "not a port"),
         ("amqp://h:x", "not a port"), ("amqp://h:99999", "not a port"), ("amqp://h,,i", "is not a host"),
         ("amqp://::1", "is not a host"), ("amqp://[::1", "is not a host"), ("amqp://h/v#x", "no fragment"),
         ("\ud800", "lone surrogate"), ("~", "home directory"), ("~/x", "expanduser"), (Path("~/x"), "home directory"),
@@ -79,7 +86,13 @@ def test_a_password_is_never_shown() -> None:
     url = parse_url("amqp://ann:hunter2@h/v")
     assert "hunter2" not in f"{url} {url!r}"
     assert str(url) == "amqp://ann:***@h:5672/v"
-    for wrong in ("amqp://ann:hunter2@h:x/", "amqp://ann:hunter2@", "amqp:/ann:hunter2@h", "amqp://a:hunter2%@h"):
+    assert "hunter2" not in str(parse_url("amqps://h/v?keyfile=k&password=hunter2"))
+    for wrong in (
+        "amqp://ann:hunter2@h:x/",
+        "amqp://ann:hunter2@h,b:x@i",
+        "amqp:/ann:hunter2@h",
+        "amqp://a:hunter2%@h",
+    ):
         with pytest.raises(InvalidOption) as refused:
             parse_url(wrong)
         assert "hunter2" not in str(refused.value)

@@ -13,7 +13,7 @@ import psycopg
 
 from remuda import Bus, Message
 from remuda.outbox import Outbox
-from remuda.outbox.sessions import sqlite_path
+from remuda.outbox.database.connections import sqlite_path
 
 
 def connect(url: str) -> Any:

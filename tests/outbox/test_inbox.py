@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from remuda import Bus, Message
+from remuda import Bus, Message, Response
 from remuda.model.errors import InvalidOption
 from remuda.outbox import Inbox, Outbox
 from tests.outbox.kit import connect
@@ -224,3 +224,86 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidOption, match="one"):
         Inbox(url, provide={Db: object, sqlite3.Connection: object}).once(two)
+
+
+@pytest.mark.parametrize("kind", ["connection", "none", "coroutine"])
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_o3_the_first_answer_is_given_again(tables: str, kind: str, encoding: str) -> None:
+    """O3, B9, B20: to a callback, a caller and a kept result, with all that the handler said of it."""
+    inbox = Inbox(tables, provide={Db: lambda: connect(tables)})
+    calls: list[int] = []
+    answers: list[tuple[Any, str | None]] = []
+    with Bus("memory://", encoding=encoding) as bus:
+
+        def answer(number: int, response: Response) -> Any:
+            calls.append(number)
+            response.headers["at"] = str(len(calls))
+            if number == 2:
+                response.rewrite("elsewhere")
+            if number == 3:
+                response.remove()
+            return {"number": number, "call": len(calls)}
+
+        if kind == "connection":
+
+            @bus.subscribe("order", queue="ship")
+            @inbox.once
+            def ship(number: int, db: Db, response: Response) -> Any:
+                return answer(number, response)
+
+        elif kind == "none":
+
+            @bus.subscribe("order", queue="ship")
+            @inbox.once
+            def ship_alone(number: int, response: Response) -> Any:
+                return answer(number, response)
+
+        else:
+
+            @bus.subscribe("order", queue="ship")
+            @inbox.once
+            async def ship_async(number: int, response: Response) -> Any:
+                return answer(number, response)
+
+        @bus.subscribe("told", "elsewhere", queue="told")
+        def told(body: Any, message: Message) -> None:
+            answers.append((body, message.headers.get("at")))
+
+        for _ in range(2):
+            for number in (1, 2, 3):
+                bus.publish("order", number, id=f"m{number}", callback="told", keep_result=True)
+        bus.run(until_idle=True)
+        assert calls == [1, 2, 3]
+        expected: list[tuple[Any, str | None]] = [({"number": n, "call": n}, str(n)) for n in (1, 2)]
+        assert sorted(answers, key=lambda one: one[0]["number"]) == [one for one in expected for _ in range(2)]
+        assert bus.result("m3") == {"number": 3, "call": 3}
+        bus.start()
+        assert bus.call("order", 1, id="m1") == {"number": 1, "call": 1}
+        bus.stop()
+        inbox.close()
+    assert calls == [1, 2, 3]
+
+
+def test_o3_what_cannot_be_sent_is_no_matter_where_nobody_asks(tables: str) -> None:
+    """O3: a handler may return what it likes to nobody."""
+    inbox = Inbox(tables)
+    with Bus("memory://") as bus:
+        bus.subscribe("order", queue="ship")(inbox.once(_returns_an_object))
+        repeated(bus, 2, 2)
+        bus.run(until_idle=True)
+        assert bus.broker.queue("ship").dead == 0
+        inbox.close()
+
+
+def _returns_an_object(number: int) -> Any:
+    return threading.Lock()
+
+
+def test_o3_f6_a_handler_with_an_inbox_takes_no_lists(tables: str) -> None:
+    """O3, F6: the inbox would look at the first message of a list and lose the others."""
+    inbox = Inbox(tables)
+    with pytest.raises(InvalidOption, match="cannot take lists: its inbox knows one message at a time"):
+
+        @Bus("memory://").subscribe("order", batch=10)
+        @inbox.once
+        def ship(numbers: list[int]) -> None: ...

@@ -6,16 +6,19 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remuda import Bus
+from remuda import Bus, Message
 from remuda.model.errors import StorageError
+from remuda.model.messages import Messages
 from remuda.outbox import Outbox, Status
+from remuda.outbox.database.connections import connect
 from remuda.outbox.journal import Journal
-from tests.outbox.kit import App, app
+from tests.outbox.kit import App, app, eventually
 from tests.outbox.test_relay import Stubborn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +87,7 @@ def test_journal_on_a_double_failure_loses_nothing(tmp_path: Path, monkeypatch: 
 
 CRASH = """
 import sys
-from remuda import Bus
+from remuda import Bus, Message
 from remuda.outbox import Outbox
 bus = Bus(sys.argv[3])
 Outbox(bus, sys.argv[1], journal=sys.argv[2])
@@ -130,3 +133,96 @@ def test_refusals_are_the_callers(tmp_path: Path) -> None:
     kept = Journal(str(tmp_path / "j"))
     assert len(kept) == 0
     kept.close()
+
+
+class Hanging:
+    """A broker and a database that are away: each attempt waits, as for a machine that does not answer."""
+
+    def __init__(self, made: App, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.3) -> None:
+        self.away = True
+        self.attempts = 0
+        broker: Any = made.bus.broker
+        publish, health = broker.publish, broker.health
+
+        def hang(real: Any) -> Any:
+            def call(*given: Any, **named: Any) -> Any:
+                if self.away:
+                    self.attempts += 1
+                    time.sleep(seconds)
+                    raise Away("no answer")
+                return real(*given, **named)
+
+            return call
+
+        monkeypatch.setattr(broker, "publish", hang(publish))
+        monkeypatch.setattr(broker, "health", hang(health))
+        monkeypatch.setattr("remuda.outbox.outbox.connect", hang(connect))
+
+
+def test_what_is_down_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O4: a publish that goes to the journal does not wait for what is known to be away, and all of it is brought away
+    by itself, in order."""
+    with app(f"sqlite:///{tmp_path}/app.db", journal=str(tmp_path / "j")) as made:
+        away = Hanging(made, monkeypatch)
+        ids = [made.bus.publish("order", 0)]
+        took = []
+        for number in range(1, 40):
+            began = time.monotonic()
+            ids.append(made.bus.publish("order", number))
+            took.append(time.monotonic() - began)
+        assert sorted(took)[len(took) // 2] < 0.05, "a time-out takes 0.3 s here"
+        away.away = False
+        eventually(lambda: made.outbox.counts()[Status.SCHEDULED] == 40, 20)
+        assert made.run() == list(range(40))
+        assert made.ids == ids
+
+
+def test_a_broker_that_is_away_is_not_waited_for_without_a_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O4: the table takes the messages at once, and the broker is used again when it answers."""
+    with app(f"sqlite:///{tmp_path}/app.db") as made:
+        away = Hanging(made, monkeypatch)
+        monkeypatch.setattr("remuda.outbox.outbox.connect", connect)
+        made.bus.publish("order", 0)
+        began = time.monotonic()
+        for number in range(1, 11):
+            made.bus.publish("order", number)
+        assert time.monotonic() - began < 1.5
+        assert made.outbox.counts()[Status.SCHEDULED] == 11
+        away.away = False
+
+        def goes_to_the_broker() -> bool:
+            before = made.outbox.counts()[Status.SCHEDULED]
+            made.bus.publish("order", 11)
+            return made.outbox.counts()[Status.SCHEDULED] == before
+
+        eventually(goes_to_the_broker, 20)
+
+
+def test_what_is_left_in_the_journal_is_persisted_at_start(tmp_path: Path) -> None:
+    """O4: without any publish, and without a relay."""
+    journal = Journal(str(tmp_path / "j"))
+    journal.append(Messages.of([Message("order", b"%d" % n, id=f"left-{n}") for n in range(5)]))
+    journal.close()
+    with app(f"sqlite:///{tmp_path}/app.db", journal=str(tmp_path / "j"), relay=False) as made:
+        made.bus.start()
+        assert made.outbox.counts()[Status.SCHEDULED] == 5
+        made.bus.stop()
+    kept = Journal(str(tmp_path / "j"))
+    assert len(kept) == 0
+    kept.close()
+
+
+def test_what_cannot_be_persisted_at_start_is_persisted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(str(tmp_path / "j"))
+    journal.append(Messages.of([Message("order", b"1", id="left")]))
+    journal.close()
+    with app(f"sqlite:///{tmp_path}/app.db", journal=str(tmp_path / "j"), relay=False) as made:
+        away = Hanging(made, monkeypatch, 0.1)
+        made.bus.start()
+        away.away = False
+        assert "journal" in made.bus.health().get("problems", {})
+        eventually(lambda: made.outbox.counts()[Status.SCHEDULED] == 1, 20)
+        eventually(lambda: made.bus.health()["ready"], 20)
+        made.bus.stop()

@@ -6,13 +6,14 @@ import asyncio
 import sqlite3
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from remuda import Bus, Message, Middleware, Priority
+from remuda import Bus, Message, Middleware, Priority, message
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
 from remuda.outbox import Outbox, Status
 from remuda.outbox.records import SchemaMissing
@@ -379,3 +380,24 @@ def test_a_prefix_is_part_of_the_topic(tmp_path: Path) -> None:
         connection.close()
         bus.run(until_idle=True)
     assert got == [1, 2, 3]
+
+
+@message("order.typed", queue="typed", message_limit=5)
+@dataclass
+class Typed:
+    number: int
+
+
+def test_b21_a_typed_message_in_a_transaction_asks_no_broker(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O2: a broker that is down costs nothing but time."""
+    with app(url) as made:
+        broker: Any = made.bus.broker
+        monkeypatch.setattr(broker, "create_queue", None)
+        monkeypatch.setattr(broker, "publish", None)
+        connection = made.connect()
+        own = made.bus.publish(Typed(3), transaction=connection)
+        connection.commit()
+        connection.close()
+        stored = made.outbox.status(own)
+        assert stored is not None
+        assert (stored.topic, stored.status) == ("order.typed", Status.SCHEDULED)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -15,10 +15,10 @@ from remuda import Bus
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.errors import StorageError
 from remuda.outbox import Outbox, Status
-from remuda.outbox.feeds import LeaseLost, PostgresFeed, open_feed
-from remuda.outbox.names import Names
+from remuda.outbox.database.connections import PostgresSession
+from remuda.outbox.database.feeds import LeaseLost, PostgresFeed, open_feed
+from remuda.outbox.database.table_names import Names
 from remuda.outbox.records import LANES
-from remuda.outbox.sessions import PostgresSession
 from tests.outbox.kit import app, connect, eventually
 
 
@@ -211,7 +211,7 @@ class Stubborn:
 
     def __init__(self, bus: Bus) -> None:
         self._broker = bus.broker
-        bus._lazy.broker = self
+        bus._lazy.broker = cast(Any, self)
         self.failing: Exception | None = None
         self.calls = 0
 
@@ -386,4 +386,44 @@ def test_slots_rotate_and_are_emptied(postgres_url: str) -> None:
             assert size is not None
             assert size[0] <= 60
         late.close()
+        connection.close()
+
+
+def test_q12_of_two_rows_with_one_id_each_has_its_own_fate(url: str) -> None:
+    """Q12, O2: the accepted one is not sent again because the other was refused."""
+    with app(url, retry="never") as made:
+        made.bus.broker.create_queue("once", type="pull", patterns=["single"], unique_ids=True)
+        connection = made.connect()
+        made.bus.publish("single", "first", id="a", transaction=connection)
+        made.bus.publish("single", "second", id="a", transaction=connection)
+        connection.commit()
+        made.run()
+        assert (made.outbox.counts()[Status.FAILED], made.outbox.counts()[Status.DELAYED]) == (1, 0)
+        held = made.outbox.messages("failed")
+        assert [one.id for one in held] == ["a"]
+        assert "Duplicate" in (held[0].reason or "")
+        delivery = made.bus.broker.pull("once", 5)
+        assert delivery is not None
+        assert delivery.bodies == [b'"first"']
+        delivery.ack()
+        assert made.outbox.retry(["a"]) == 1
+        made.run()
+        again = made.bus.broker.pull("once", 5)
+        assert again is not None
+        assert again.bodies == [b'"second"']
+        connection.close()
+
+
+def test_o2_what_is_delayed_can_be_sent_at_once(url: str) -> None:
+    """An operator need not wait for the next attempt once the cause is gone."""
+    with app(url, retry=RetryPolicy(max_retries=10, intervals=(3_600_000_000,))) as made:
+        made.bus.broker.create_queue("small", type="pull", patterns=["big"], message_size_limit=10)
+        connection = made.connect()
+        held = made.bus.publish("big", "x" * 100, transaction=connection)
+        connection.commit()
+        made.bus.start()
+        eventually(lambda: made.outbox.counts()[Status.DELAYED] == 1)
+        made.bus.broker.configure_queue("small", message_size_limit=0)
+        assert made.outbox.retry() == 1
+        eventually(lambda: made.outbox.status(held).status is Status.SUCCEEDED)  # type: ignore[union-attr]
         connection.close()

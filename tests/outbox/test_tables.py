@@ -13,10 +13,10 @@ import pytest
 from remuda import Bus
 from remuda.outbox import Outbox
 from remuda.outbox.admin import Administration
-from remuda.outbox.names import Names
+from remuda.outbox.database.connections import PostgresSession, SqliteSession, connect
+from remuda.outbox.database.statements import LATEST, migration
+from remuda.outbox.database.table_names import Names
 from remuda.outbox.records import LANES, OutboxError
-from remuda.outbox.sessions import PostgresSession, SqliteSession, connect
-from remuda.outbox.statements import LATEST, migration
 from tests.outbox.kit import app, eventually
 from tests.outbox.kit import connect as application
 from tests.servers.postgres import Postgres, binaries, running_postgres
@@ -75,7 +75,7 @@ def _read_values(done: str, low: int) -> dict[str, Any]:
 
 
 def _explained(connection: Any, values: dict[str, Any], name: str = "read", *, analyze: bool = False) -> dict[str, Any]:
-    from remuda.outbox.statements import Statements
+    from remuda.outbox.database.statements import Statements
 
     statement = Statements("postgres", Names(), "format")(name)
     how = "ANALYZE, BUFFERS, FORMAT JSON" if analyze else "FORMAT JSON"

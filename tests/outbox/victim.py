@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from remuda import Bus
-from remuda.outbox import Inbox, Outbox, crashing
+from remuda.outbox import Inbox, Outbox, crash_points
 from tests.outbox.kit import connect
 
 
@@ -23,13 +23,13 @@ def publish(url: str, broker: str, number: str) -> None:
     """One row of the application's own and one message, in one transaction."""
     bus = bus_with_outbox(url, broker)
     connection = connect(url)
-    crashing.point("began")
+    crash_points.point("began")
     connection.execute(f"INSERT INTO orders (number) VALUES ({int(number)})")
-    crashing.point("inserted")
+    crash_points.point("inserted")
     bus.publish("order", int(number), transaction=connection)
-    crashing.point("published")
+    crash_points.point("published")
     connection.commit()
-    crashing.point("committed")
+    crash_points.point("committed")
     connection.close()
 
 

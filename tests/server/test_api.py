@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -19,10 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.bus.bus import Bus
 from remuda.model.message import Message
-from remuda.server.http import deliveries, schemas, stream
-from remuda.server.http.api import Api
-from remuda.server.http.idempotency import Idempotency
-from remuda.server.http.problems import Problem
+from remuda.model.operations.verbs import VERBS
+from remuda.server.http.api import api_types, event_stream, held_deliveries
+from remuda.server.http.api.api import Api
+from remuda.server.http.api.idempotency import Idempotency
+from remuda.server.http.api.problems import Problem
 from tests.server.site import Site, serving, until
 
 
@@ -146,7 +148,7 @@ def test_a_delivery_in_a_clients_hands_keeps_no_bodies(monkeypatch: pytest.Monke
         with Bus() as bus:
             bus.broker.create_queue("q", type="pull")
             bus.broker.publish([Message("q", b"x" * 1000), Message("q", b"y"), Message("q", b"z")], queue="q")
-            held = deliveries.Deliveries()
+            held = held_deliveries.Deliveries()
             first = await bus.broker.aio.pull("q", 2)
             assert first is not None
             token = held.add(first)
@@ -155,7 +157,7 @@ def test_a_delivery_in_a_clients_hands_keeps_no_bodies(monkeypatch: pytest.Monke
             second = await bus.broker.aio.pull("q", 1)
             assert second is not None
             late = time.time_ns() // 1000 + 80_000_000
-            monkeypatch.setattr(deliveries, "_now", lambda: late)
+            monkeypatch.setattr(held_deliveries, "_now", lambda: late)
             held.add(second)
             assert len(held) == 1
 
@@ -318,7 +320,7 @@ def test_a_whole_life_with_attempts_errors_callbacks_and_queue_delay() -> None:
         assert fetched["waited"] >= 0
         assert life["timeline"][3]["took"] >= 0
         (child,) = life["children"]
-        assert (child["topic"], child["queue"], child["state"]) == ("stock.reserved", "ship", "X")
+        assert (child["name"], child["queue"], child["state"]) == ("stock.reserved", "ship", "X")
         assert site.client.get(f"/api/v1/messages/{child['id']}").json()["parent"] == good
         life = site.client.get(f"/api/v1/messages/{bad}").json()
         assert [entry["state"] for entry in life["timeline"]] == ["L", "Q", "F", "R", "Q", "F", "E"]
@@ -345,8 +347,10 @@ def test_offsets_within_a_group_are_gone_through_once() -> None:
         async def run(self, *_: object) -> object:
             return SimpleNamespace(offsets=[5, 6, 7])
 
-    asked = schemas.Choice(group="k", offsets=Offsets([9, 7, 5]))
-    chosen = asyncio.run(Api()._choice(Asking(), asked))  # type: ignore[arg-type]
+    request: Any = api_types.request_of(VERBS["forget"])
+    asked = request(group="k", offsets=Offsets([9, 7, 5]))
+    chosen = asyncio.run(Api()._choice(Asking(), VERBS["forget"], asked))  # type: ignore[arg-type]
+    assert chosen is not None
     assert chosen.offsets == ((5, 1), (7, 1))
     assert len(rounds) == 1
 
@@ -384,15 +388,15 @@ def test_dead_letters_are_grouped_and_reprocessed_with_who() -> None:
         assert post("reprocess", since=int(time.time() * 1e6) + 10**9) == 0
         assert post("forget", offsets=[4]) == 1
         site.client.put("/api/v1/queues/elsewhere", json={"type": "pull"})
-        assert post("move", to="elsewhere") == 2
+        assert post("move", to="elsewhere", states="dead-letters") == 2
         assert site.queue("elsewhere")["waiting"] == 2
         assert site.queue("reserve")["dead"] == 0
-        assert post("move", to="elsewhere", waiting=True) == 7
+        assert post("move", to="elsewhere") == 7
         assert site.queue("elsewhere")["waiting"] == 9
         assert site.client.post("/api/v1/queues/elsewhere/clear").json() == {"count": 9}
         events = site.client.get("/api/v1/log?kind=events&from=0&limit=500").json()["entries"]
         assert {event["who"] for event in events if event.get("reason") in ("reprocessed", "cleared")} == {"local"}
-        assert site.client.post("/api/v1/queues/reserve/reprocess", json={"states": "Q"}).status_code == 400
+        assert site.client.post("/api/v1/queues/reserve/reprocess", json={"states": "Q"}).status_code == 409
         assert site.client.post("/api/v1/queues/reserve/move", json={"to": "nowhere"}).status_code == 404
         assert site.client.post("/api/v1/queues/reserve/move", json={"to": "reserve"}).status_code == 400
 
@@ -449,7 +453,7 @@ def test_streams_are_capped(site: Site) -> None:
 
 def test_a_client_that_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """U2"""
-    monkeypatch.setattr(stream, "_SEND_SECONDS", 0.5)
+    monkeypatch.setattr(event_stream, "_SEND_SECONDS", 0.5)
     with Bus() as bus, serving(bus, streams=1) as site, socket.socket() as slow:
         bus.publish_many("order.placed", ["x" * 200] * 40_000)
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -563,7 +567,7 @@ def test_reprocess_reaches_what_waits_for_a_retry(site: Site) -> None:
     site.publish("order.placed", 2)
     fail("dead")
     fail("retry", after="1h")
-    assert site.client.post(reprocess, json={"waiting": False, "reason": "no"}).json() == {"count": 1}
+    assert site.client.post(reprocess, json={"states": "EIN", "reason": "no"}).json() == {"count": 1}
     assert site.client.post(reprocess, json={"reason": "on fire"}).json() == {"count": 0}
     assert site.client.post(reprocess, json={"states": "E"}).json() == {"count": 0}
     assert site.client.post(reprocess).json() == {"count": 1}
@@ -644,7 +648,7 @@ def test_a_message_that_failed_over_is_not_called_dead() -> None:
         assert life["document"]["state"] == "X"
         assert [view.get("movedTo") for view in life["document"]["queues"]] == ["second", None]
         said = [(entry["queue"], entry["what"]) for entry in life["timeline"]]
-        assert ("first", "Moved on") in said
+        assert ("first", "Moved to second") in said
         assert ("second", "Moved here") in said
         page = site.client.get(f"/messages/{message}").text
         assert 'value="reprocess"' not in page
@@ -671,3 +675,39 @@ def test_b15_who_changed_a_queue_is_told(site: Site) -> None:
     assert "Changes by operators" in page
     assert "status set to paused</td><td>ben" in page
     assert site.client.get(f"/api/v1/messages/{id}").json()["timeline"][-1]["who"] == "ann"
+
+
+def test_t1_topics_and_the_producers_time_are_published_and_shown(site: Site) -> None:
+    """T4, M2: under the same names on every face."""
+    moment = 1_700_000_000_000_000
+    site.bus.broker.create_queue("audit", type="pull", patterns=["audit.*"])
+    id = site.publish("order.placed", {"n": 1}, topics=["order.placed", "audit.orders"], timestamp=moment)
+    rows = site.client.get("/api/v1/messages?topic=audit").json()["messages"]
+    assert [(row["id"], row["queue"]) for row in rows] == [(id, "audit"), (id, "orders")]
+    assert {(row["name"], tuple(row["topics"]), row["topicCount"], row["timestamp"]) for row in rows} == {
+        ("order.placed", ("order.placed", "audit.orders"), 2, moment)
+    }
+    assert site.pull("audit")["messages"][0]["topics"] == ["order.placed", "audit.orders"]
+    for wrong in ("audit", [5], ["a.*"], [""]):
+        assert site.client.post("/api/v1/messages", json={"topic": "x", "topics": wrong}).status_code == 400
+    assert site.client.get("/api/v1/messages?state=moved").json()["messages"] == []
+
+
+def test_m7_an_unchanged_message_shows_its_flags(site: Site) -> None:
+    ids = [site.publish("order.placed", 1, object="order", key="1") for _ in range(2)]
+    told = site.client.get(f"/api/v1/messages/{ids[1]}").json()["document"]
+    assert (told["state"], told["archived"], told["queued"], told["success"]) == ("U", True, False, False)
+    (row,) = site.client.get("/api/v1/messages?state=unchanged").json()["messages"]
+    assert (row["id"], row["queue"], row["archived"], row["delivered"]) == (ids[1], None, True, False)
+
+
+def test_b20_a_waiting_message_is_cancelled_by_its_id(site: Site) -> None:
+    """B22: as bus.cancel and remuda cancel, and who did it is on record."""
+    id = site.publish("order.placed", 1)
+    cancel = f"/api/v1/messages/{id}/cancel"
+    assert site.client.post(cancel).json() == {"cancelled": 1, "status": "dead"}
+    assert site.client.post(cancel).json() == {"cancelled": 0, "status": "dead"}
+    assert site.client.post("/api/v1/messages/nobody/cancel").status_code == 404
+    assert site.queue("orders")["waiting"] == 0
+    events = site.client.get("/api/v1/log?kind=events&from=0").json()["entries"]
+    assert [event["who"] for event in events if event.get("reason") == "cancelled"] == ["local"]

@@ -13,14 +13,14 @@ from playwright.sync_api import Page, expect
 
 from remuda.bus.bus import Bus
 from tests.server.site import Site, serving, until
-from tests.servers.browser import Watched, axe, browser, watched
+from tests.servers.browser import Watched, accepting, axe, browser, watched
 
 __all__ = ["axe", "browser", "watched"]
 
 HOSTILE = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1">"\'></td></table>{{7*7}}'
 PAGES = (
     "/", "/queues/reserve", "/messages", "/dead?queue=reserve", "/tail", "/latency", "/topics", "/outbox", "/pipelines",
-    "/publish",
+    "/workers", "/schedules", "/errors", "/history", "/alarms", "/publish", "/create-queue",
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_overview_shows_queues_and_updates_by_itself(shop: Site, watched: Watche
     """U1"""
     page = go(watched, shop, "/")
     row = page.get_by_role("row", name=re.compile("^idle"))
-    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("no consumer")
     before = row.get_by_role("cell").nth(2).inner_text()
     page.get_by_label("Filter queues by name").fill("id")
     shop.bus.publish("idle.test", 1)
@@ -108,14 +108,17 @@ def test_clear_all_needs_its_name_typed_and_shows_the_warning(shop: Site, watche
     expect(button).to_be_disabled()
     page.get_by_label(re.compile("Type idle to confirm")).fill("idle")
     button.click()
-    expect(page.get_by_role("status")).to_contain_text("ended")
+    expect(page.get_by_role("status")).to_contain_text("cleared from idle")
     assert shop.queue("idle")["waiting"] == 0
+    asked: list[str] = []
+    page.once("dialog", accepting(asked))
     page.get_by_role("button", name="Reprocess Failed/Dead").click()
-    expect(page.get_by_role("status")).to_contain_text("sent back to idle")
+    expect(page.get_by_role("status")).to_contain_text("back in idle")
+    assert re.search(r"Send [\d,]+ dead letters?, and what waits for a retry, back to idle\?", asked[0])
     assert shop.queue("idle")["dead"] == 0
     page.get_by_label("Move all waiting messages to").select_option("elsewhere")
     page.get_by_role("button", name="Move").click()
-    expect(page.get_by_role("status")).to_contain_text("moved to elsewhere")
+    expect(page.get_by_role("status")).to_contain_text("moved from idle to elsewhere")
     assert shop.queue("idle")["waiting"] == 0
 
 
@@ -170,9 +173,11 @@ def test_dead_letters_by_group_by_selection_and_edited(shop: Site, watched: Watc
     boxes.nth(0).check()
     boxes.nth(1).check()
     expect(page.get_by_text("2 selected")).to_be_visible()
-    page.once("dialog", lambda dialog: dialog.accept())
+    asked: list[str] = []
+    page.on("dialog", accepting(asked))
     page.get_by_role("button", name="Forget").click()
-    expect(page.get_by_role("status")).to_contain_text("2 messages of reserve forgotten")
+    expect(page.get_by_role("status")).to_contain_text("2 dead letters of reserve forgotten")
+    assert asked == ["Forget 2 messages of reserve for good?"]
     # A selection is moved.
     page.get_by_role("checkbox", name=re.compile("Select message")).first.check()
     page.get_by_label("Queue to move to").select_option("elsewhere")
@@ -181,12 +186,13 @@ def test_dead_letters_by_group_by_selection_and_edited(shop: Site, watched: Watc
     assert shop.queue("reserve")["dead"] == dead - 4
     # A group is retried, then everything that matches: they fail again and come back.
     page.get_by_role("button", name=re.compile("Retry group of .*: ValueError")).click()
-    expect(page.get_by_role("status")).to_contain_text("sent back to reserve")
+    expect(page.get_by_role("status")).to_contain_text("back in reserve")
+    assert re.fullmatch(r"Send \d+ messages? back to reserve\?", asked[-1]), "how many, and where"
     until(lambda: shop.queue("reserve")["dead"] == dead - 4)
     page.goto(f"{shop.address}/dead?queue=reserve&reason=no+stock")
     page.get_by_label("Apply to").select_option("match")
     page.get_by_role("button", name="Retry", exact=True).click()
-    expect(page.get_by_role("status")).to_contain_text("4 messages sent back")
+    expect(page.get_by_role("status")).to_contain_text("4 messages back in reserve")
     until(lambda: shop.queue("reserve")["dead"] == dead - 4)
 
 
@@ -219,7 +225,7 @@ def test_live_tail_follows_with_filters_in_the_address(shop: Site, watched: Watc
 def test_a_test_message_is_published(shop: Site, watched: Watched) -> None:
     """U1"""
     page = go(watched, shop, "/publish")
-    page.get_by_label("Topic").fill("idle.byhand")
+    page.get_by_label("Topic", exact=True).fill("idle.byhand")
     page.get_by_label("Body").fill('{"big": 12345678901234567890123}')
     page.get_by_label("Headers").fill("x-kind: test\nauthorization: Bearer s3cret")
     page.get_by_role("button", name="Publish").click()

@@ -12,7 +12,7 @@ import pytest
 
 from remuda.bus.bus import Bus
 from remuda.model.message import Message
-from remuda.model.options import QueueOptions
+from remuda.model.queues.options import QueueOptions
 from tests.server.site import Site, serving
 
 HOSTILE = (

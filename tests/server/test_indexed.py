@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from remuda import Bus
-from remuda.index import Follower, LogSource, open_index, rebuild
+from remuda.index import Follower, LogSource, Query, open_index, rebuild
 from remuda.log.disk import DirectoryDisk
-from remuda.model.filters import MessageFilter
-from remuda.server.http.recent import Recent
+from remuda.model.operations.filters import MessageFilter
+from remuda.server.http.search.recent_messages import RecentMessages
 from remuda.server.http.service import MessagingService
 from tests.server.site import Site, serving
 
@@ -74,9 +74,11 @@ def found(site: Site, words: str = "", limit: int = 7) -> list[dict[str, Any]]:
 
 
 def test_without_an_index_the_newest_are_searched_and_the_page_says_so(site: Site) -> None:
-    assert len(found(site)) == 2 * WINDOW
+    assert len(found(site)) == 2 * WINDOW + 160, "the newest, and what waits in copies"
+    assert len(found(site, "queue=copies&state=Q")) == 200, "the broker knows what waits"
     assert "remuda index build" in site.client.get("/messages").text
-    assert found(site, "text=w3") == []
+    assert [(row["offset"], row["queue"]) for row in found(site, "text=w3")] == [(3, "copies")]
+    assert found(site, "text=w3&state=E") == []
 
 
 def test_an_index_that_appears_is_used_at_once(site: Site) -> None:
@@ -145,7 +147,7 @@ def test_an_index_that_goes_away_is_done_without(site: Site) -> None:
     build(site)
     assert len(found(site)) == 400
     shutil.rmtree(Path(str(site.bus.url)) / "index")
-    assert len(found(site)) == 2 * WINDOW
+    assert len(found(site)) == 2 * WINDOW + 160
 
 
 @pytest.mark.parametrize("words", ["text=%21%21", "cursor=AAAA", "cursor=MToK%00", "text=" + "a" * 300])
@@ -156,14 +158,14 @@ def test_what_cannot_be_searched_is_refused(site: Site, words: str) -> None:
 
 def test_what_is_remembered_has_no_gap_after_a_flood(site: Site) -> None:
     """U1: lists take it for all messages from its first on, and ask the index for those before."""
-    recent = Recent(site.bus.broker.spectate(), WINDOW)
-    recent.catch_up()
+    window = RecentMessages(site.bus.broker.spectate(), WINDOW)
+    window.catch_up()
     publish(site.bus, 3 * WINDOW)
-    recent.catch_up(1)
+    window.catch_up(1)
     end = 200 + 3 * WINDOW
-    assert recent.first == end - WINDOW
-    offsets = sorted({brief.offset for brief, _, _ in recent.newest()})
-    assert offsets == list(range(end - WINDOW, recent.offset))
+    assert window.first == end - WINDOW
+    offsets = sorted({row.offset for row in window.index.search(Query(limit=5000)).messages})
+    assert offsets == list(range(end - WINDOW, window.first + len(offsets)))
 
 
 def test_dead_letters_of_long_ago_are_listed_with_and_without_an_index(site: Site) -> None:

@@ -19,8 +19,8 @@ import remuda
 from remuda.bus.bus import Bus
 from remuda.cli import main
 from remuda.model.errors import InvalidOption
+from remuda.server.http.security.users import Role, User
 from remuda.server.http.serving import Listen, Server
-from remuda.server.http.users import Role, User
 from tests.server.site import until
 
 
@@ -34,7 +34,7 @@ def test_mounted_in_another_application_it_finds_its_own_addresses() -> None:
     with Bus() as bus:
         bus.broker.create_queue("orders")
         app = Starlette(routes=[Mount("/admin/messaging", bus.dashboard(identify=who))])
-        server = Server(app, Listen("127.0.0.1", 0))  # type: ignore[arg-type]
+        server = Server(app, Listen("127.0.0.1", 0))
         server.start()
         try:
             with httpx.Client(base_url=f"{server.address}admin/messaging") as client:

@@ -13,12 +13,12 @@ import pytest
 
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
-from remuda.server.http.api import Api
+from remuda.server.http.api.api import Api
+from remuda.server.http.api.endpoints import endpoints
 from remuda.server.http.app import create_app
-from remuda.server.http.endpoints import endpoints
-from remuda.server.http.masks import MASK, masked
+from remuda.server.http.security.masks import MASK, masked
+from remuda.server.http.security.users import Role, User, Users, make_entry, save_entry
 from remuda.server.http.serving import Listen, check_safe, read_listen
-from remuda.server.http.users import Role, User, Users, make_entry, save_entry
 from tests.server.site import Site, serving
 
 PASSWORD = "correct horse"
@@ -131,11 +131,11 @@ def test_every_verb_needs_a_login_and_its_role(guarded: Site, clients: Clients) 
             assert operation.role is Role.OPERATOR, operation
             assert viewer.request(operation.method, path).status_code == 403, operation
             assert stranger.request(operation.method, path, headers=basic).status_code == 403, operation
-    for path in ("/", "/queues/orders", "/messages", "/dead", "/tail", "/latency", "/publish"):
+    for path in ("/", "/queues/orders", "/messages", "/dead", "/tail", "/latency", "/publish", "/create-queue"):
         assert stranger.get(path).headers["location"].endswith("/login")
         assert viewer.get(path).status_code == 200
     token = csrf_of(viewer.get("/"))
-    for path in ("/queues/orders", "/publish", "/messages/1/edit"):
+    for path in ("/queues/orders", "/publish", "/messages/1/edit", "/create-queue"):
         assert stranger.post(path, data={"action": "pause"}).status_code == 401
         assert viewer.post(path, data={"action": "pause", "csrf": token}).status_code == 403
     assert 'value="pause"' not in viewer.get("/queues/orders").text

@@ -16,14 +16,15 @@ import pytest
 from playwright.sync_api import expect
 
 from remuda import Binding, Bus
+from remuda.model.life import Life
+from remuda.model.message_row import MessageRow
 from remuda.model.state import State
 from remuda.outbox import Outbox
-from remuda.server.http.drawing import conversation_diagram, depth_points, sparkline
+from remuda.server.http.pages.charts import conversation_diagram, depth_points, sparkline
 from remuda.server.http.rates import Sample
-from remuda.server.http.values import MessageRow
 from remuda.server.http.webhooks import webhook
-from remuda.spark.manifests import Manifest, Manifests
-from remuda.spark.versions import LakeFile
+from remuda.spark.lake.coverage import newest
+from remuda.spark.lake.versions import LakeFile, Step
 from tests.server.site import Site, serving, until
 from tests.servers.browser import Watched, browser, watched
 
@@ -48,7 +49,8 @@ def make_lake(lake: Path) -> None:
     table = table.set_column(0, "start", table["start"].cast(pa.timestamp("us", "UTC")))
     (lake / "metrics").mkdir(parents=True)
     pq.write_table(table, lake / "metrics" / "a.parquet")
-    Manifests(lake / "metrics").put(Manifest(files=(LakeFile("a.parquet", {}),)))
+    size = (lake / "metrics" / "a.parquet").stat().st_size
+    assert newest(str(lake), "metrics").commit(Step(added=(LakeFile("a.parquet", {}, size, table.num_rows),)))
     checkpoint = lake / "_checkpoints" / "metrics"
     (checkpoint / "commits").mkdir(parents=True)
     (checkpoint / "offsets").mkdir()
@@ -205,7 +207,7 @@ def test_pictures_for_the_documentation(shop: Site, watched: Watched, tmp_path: 
 
 
 def row(id: str) -> MessageRow:
-    return MessageRow(0, id, "t", "q", State.COMPLETED, 0, 0)
+    return MessageRow.of(0, 0, id, "t", (), None, None, None, "text/plain", 0, "q", Life(State.COMPLETED, 0))
 
 
 def test_a_diagram_has_causes_on_the_left_and_no_two_boxes_in_one_place() -> None:
@@ -237,7 +239,7 @@ def test_a_line_begins_with_what_was_so_before() -> None:
 
 
 def test_only_operators_have_the_outbox_sent_again(tmp_path: Path) -> None:
-    from remuda.server.http.users import Role, User
+    from remuda.server.http.security.users import Role, User
 
     with Bus() as bus, serving(bus, identify=lambda request: User("eve", Role.VIEWER)) as site:
         assert site.client.post("/outbox", data={"scope": "all"}).status_code == 403

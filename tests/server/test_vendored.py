@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from remuda.server.http.render import HERE
+from remuda.server.http.pages.render import HERE
 
 STATIC = HERE / "static"
 

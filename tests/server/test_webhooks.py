@@ -14,9 +14,15 @@ import pytest
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
-from remuda.model.routing import Binding
-from remuda.server.http import outgoing
-from remuda.server.http.outgoing import AddressRefused, Endpoint, checked_address, is_allowed, read_networks
+from remuda.model.queues.routing import Binding
+from remuda.server.http.security import outgoing_requests
+from remuda.server.http.security.outgoing_requests import (
+    AddressRefused,
+    Endpoint,
+    checked_address,
+    is_allowed,
+    read_networks,
+)
 from remuda.server.http.webhooks import CircuitBreaker, Webhook, sign, verify, webhook
 from tests.server.site import until
 
@@ -183,7 +189,8 @@ def test_a_message_that_cannot_be_said_over_http_is_invalid(receiver: Receiver, 
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
-     "::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1"],
+     "::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1",
+     "fec0::1", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b:1::7f00:1", "192.88.99.1", "::", "2001::1"],
 )  # fmt: skip
 def test_private_addresses_are_refused(address: str) -> None:
     """T2"""
@@ -196,6 +203,7 @@ def test_private_addresses_are_refused(address: str) -> None:
 def test_the_world_is_allowed_and_so_is_what_was_named() -> None:
     assert is_allowed(ipaddress.ip_address("8.8.8.8"), ())
     assert is_allowed(ipaddress.ip_address("2606:4700::1111"), ())
+    assert is_allowed(ipaddress.ip_address("64:ff9b::808:808"), ())
     assert is_allowed(ipaddress.ip_address("10.1.2.3"), read_networks(["10.0.0.0/8"]))
     assert not is_allowed(ipaddress.ip_address("10.1.2.3"), read_networks(["192.168.0.0/16", "fd00::/8"]))
 
@@ -217,11 +225,11 @@ def test_a_name_is_resolved_once_and_connected_to_as_checked(
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
     endpoint = Endpoint.parse(f"http://rebinding.example:{receiver.server_port}/hook")
     allowed = read_networks(LOCAL)
-    answer = outgoing.post(endpoint, b"1", {}, timeout=60, allowed=allowed)
+    answer = outgoing_requests.post(endpoint, b"1", {}, timeout=60, allowed=allowed)
     assert answer.status == 204
     assert receiver.got[0][0]["Host"] == f"rebinding.example:{receiver.server_port}"
     with pytest.raises(AddressRefused, match=r"169\.254\.169\.254"):
-        outgoing.post(endpoint, b"1", {}, timeout=60, allowed=allowed)
+        outgoing_requests.post(endpoint, b"1", {}, timeout=60, allowed=allowed)
     with pytest.raises(AddressRefused, match="allow_private"):
         checked_address(Endpoint.parse("http://localhost/"), ())
 
@@ -249,3 +257,17 @@ def test_what_is_said_of_a_webhook_is_checked(changes: dict[str, Any], said: str
     given: dict[str, Any] = {"url": "https://example.org/hook", **changes}
     with pytest.raises(InvalidOption, match=said):
         Webhook(**given)
+
+
+def test_t2_a_refused_webhook_is_named_with_its_place() -> None:
+    bus = Bus("memory://")
+    for more, said in (
+        ({"break_after": 0}, "break_after must be a whole number, 1 or more, not 0"),
+        ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
+        ({"secret": "short"}, "secret must be a string of at least 16 characters"),
+    ):
+        with pytest.raises(InvalidOption) as caught:
+            webhook(bus, "billing", "https://example.org/hook", **more)
+        assert str(caught.value).startswith("webhook 'billing' (")
+        assert "test_webhooks.py, line " in str(caught.value)
+        assert said in str(caught.value)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Message, open_broker
-from remuda.broker.shared import frames
-from remuda.broker.shared.command_checks import checked
-from remuda.log.reader import Reader
-from remuda.model.commands import Pull, Settle, Subscribe
+from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire.command_checks import checked
+from remuda.log.readers.reader import Reader
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError, StorageError
-from remuda.model.filters import MessageFilter
+from remuda.model.operations.commands import Pull, Settle, Subscribe
+from remuda.model.operations.filters import MessageFilter
 from remuda.model.settlement import Outcome, Settlement
 from remuda.server.users import EVERYTHING, Users, add_user
 from remuda.server.wire import WireServer, serve_wire

@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from remuda import Binding, Bus, Message, MessageFilter, open_broker
-from remuda.broker.shared import frames
-from remuda.broker.shared.permissions import Grants, Permissions
+from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire.permissions import Grants, Permissions
 from remuda.broker.threads import EmbeddedBroker as Broker
-from remuda.model import commands
 from remuda.model.errors import InvalidOption, NotAllowed
-from remuda.model.routing import ALTERNATE
+from remuda.model.operations import commands
+from remuda.model.queues.routing import ALTERNATE
 from remuda.model.settlement import Outcome, Settlement
-from remuda.server.http.users import Users as DashboardUsers
-from remuda.server.http.users import make_entry
+from remuda.server.http.security.users import Users as DashboardUsers
+from remuda.server.http.security.users import make_entry
 from remuda.server.users import EVERYTHING, Users, add_user
 from remuda.server.wire import WireServer, serve_wire
 from tests.conformance.kit import eventually
 
 PASSWORD = "correct horse"
-EVE = {"configure": "^eve", "write": "^(eve|orders$)", "read": "^eve"}
+FAR = "vhost:evening/mail"
+EVE = {"configure": "^eve", "write": "^(eve|orders$|vhost:)", "read": "^(eve|vhost:)"}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def broker() -> Iterator[Broker]:
         broker.create_queue("orders", type="pull")
         broker.create_queue("bills", type="pull")
         broker.create_queue("eve.in", type="pull", topics=["eve"])
-        broker.create_queue("evening/mail", type="pull")
+        broker.create_queue(FAR, type="pull")
         broker.create_router("post", "distribute", [Binding(queue="bills")])
         broker.publish(Message("bills", b"secret", id="bill"))
         broker.publish(Message("eve.in", b"hers", id="hers"), queue="eve.in")
@@ -105,8 +106,11 @@ REFUSED: list[tuple[str, Callable[[Broker], object]]] = [
     ("collect", lambda eve: eve.collect()),
     ("checkpoint", lambda eve: eve.checkpoint()),
     # Names of another vhost are not hers, whatever the pattern says.
-    ("read access to queue 'evening/mail'", lambda eve: eve.pull("evening/mail")),
-    ("write access to queue 'evening/mail'", lambda eve: eve.publish(Message("eve", b"x"), queue="evening/mail")),
+    ("read access to queue 'vhost:evening/mail'", lambda eve: eve.pull("vhost:evening/mail")),
+    (
+        "write access to queue 'vhost:evening/mail'",
+        lambda eve: eve.publish(Message("eve", b"x"), queue="vhost:evening/mail"),
+    ),
 ]
 
 
@@ -205,15 +209,16 @@ def test_s6_no_command_is_forgotten() -> None:
     samples: dict[str, Any] = {
         "queue": "q", "exchange": "e", "consumer": "c", "tag": 1, "lease": 1, "credit": 1, "to": "t",
         "settlement": Settlement(Outcome.ACK), "options": {}, "filter": MessageFilter(), "kind": "fanout",
-        "status": "paused",
+        "status": "paused", "key": "k", "duration": "",
         "binding": Binding(queue="q"),
     }  # fmt: skip
-    for verb in frames.VERBS:
+    for verb in commands.ON_THE_WIRE:
         command = verb(**{name: samples[name] for name in verb.__match_args__ if name in samples})
         with pytest.raises(NotAllowed, match="'nil'"):
             nobody.check_command(command)
     for query in frames.QUERIES:
-        if query not in ("health", "flush", "watch", "notices", "queues", "exchanges", "document"):
+        asked_by_all = {"health", "flush", "watch", "notices", "queues", "exchanges", "document", "known"}
+        if query not in asked_by_all | {"workers", "tell_worker", "worker_left"}:
             with pytest.raises(NotAllowed, match="'nil'"):
                 nobody.check_query(query, ("q",))
     alternate = Permissions(Grants("eve", "^eve", "^eve", "^eve"))

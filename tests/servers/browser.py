@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Route, expect, sync_playwright
 
 _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -49,6 +49,16 @@ class Watched:
         else:
             self.troubles.append(f"a request to {route.request.url}")
             route.abort()
+
+
+def accepting(asked: list[str]) -> Callable[[Dialog], None]:
+    """Say yes to the browser's dialogs, and write down what they ask."""
+
+    def accept(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept()
+
+    return accept
 
 
 @pytest.fixture

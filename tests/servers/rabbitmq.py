@@ -15,15 +15,15 @@ from typing import Final
 
 import pytest
 
-from remuda.amqp.frames import method_frame
-from remuda.amqp.methods import QueueDelete
+from remuda.amqp.codec.frames import method_frame
+from remuda.amqp.codec.methods import QueueDelete
 from remuda.broker.options import BrokerOptions
-from remuda.broker.rabbitmq.definitions import REMOVED, ROUTER_REMOVED, change
-from remuda.broker.rabbitmq.delays import LEVELS, exchange_of
+from remuda.broker.rabbitmq.publishing.delays import LEVELS, exchange_of
 from remuda.broker.rabbitmq.records import NoRecords
 from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.shared_state.definitions import REMOVED, ROUTER_REMOVED, change
+from remuda.broker.rabbitmq.shared_state.topology import TOPICS
 from remuda.broker.rabbitmq.support import DEAD
-from remuda.broker.rabbitmq.topology import TOPICS
 from remuda.log.streams.numbers import STREAM
 from tests.servers.ports import free_port
 

@@ -6,9 +6,11 @@ import argparse
 import logging
 import sys
 import time
+from collections import Counter
 
 from remuda import native
-from tests.simulation.runner import Failure, Tally, play
+from tests.simulation.meetings import Meeting, report
+from tests.simulation.runner import Failure, Simulation, Tally
 
 LANGUAGE = "in Python alone" if native.tail is None else "with the parts in C"
 
@@ -18,6 +20,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to play")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="play this seed alone")
+    parser.add_argument(
+        "--rules", action="store_true", help="queues have rules of flow: order, limits, rates, fairness"
+    )
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     arguments = parser.parse_args()
     # The broker's own warnings tell of damage that the simulation did on purpose.
@@ -27,15 +32,18 @@ def main() -> int:
         seeds = range(arguments.seed, arguments.seed + 1)
     else:
         seeds = range(arguments.first, arguments.first + arguments.seeds)
-    return _play(seeds, arguments.keep_going)
+    return _play(seeds, arguments.keep_going, arguments.rules)
 
 
-def _play(seeds: range, keep_going: bool) -> int:
+def _play(seeds: range, keep_going: bool, rules: bool) -> int:
     total, failures, played, begin, shown = Tally(), 0, 0, time.monotonic(), 0.0
+    met = Counter[Meeting]()
     try:
         for seed in seeds:
             try:
-                total.add(play(seed))
+                one = Simulation(seed, rules=rules)
+                total.add(one.play())
+                met.update(one.meetings.met)
             except Failure as failure:
                 failures += 1
                 print(f"\r{failure}\n", file=sys.stderr)
@@ -54,6 +62,8 @@ def _play(seeds: range, keep_going: bool) -> int:
         f"{total.deliveries} deliveries, {total.settled} answered, {total.stalls} waits for room, "
         f"{total.faults} failed writes; {failures} seeds failed"
     )
+    if len(seeds) > 1:
+        print(report(met))
     return 1 if failures or played < len(seeds) else 0
 
 

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from remuda.broker.embedded.runtime import Runtime
-from remuda.broker.embedded.upkeep import Upkeep
+from remuda.broker.embedded.upkeep.background import Upkeep
 from remuda.core.effects import Dispatch
-from remuda.model.commands import (
+from remuda.model.errors import ConsumersFull, DiskFull, TooManyFiles
+from remuda.model.life import PARKED, WAITING
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+from remuda.model.operations.commands import (
     Bind,
     Clear,
     Command,
@@ -25,6 +29,7 @@ from remuda.model.commands import (
     Forget,
     HandOver,
     Move,
+    PauseKey,
     Publish,
     Pull,
     RemoveQueue,
@@ -37,16 +42,13 @@ from remuda.model.commands import (
     Unbind,
     Unsubscribe,
 )
-from remuda.model.durations import HOUR, MILLISECOND, SECOND
-from remuda.model.errors import ConsumersFull, DiskFull, TooManyFiles
-from remuda.model.filters import MessageFilter
-from remuda.model.message import Message
-from remuda.model.messages import Messages
-from remuda.model.options import LimitExceeded, PutBack, Status, read_options
-from remuda.model.results import Receipt
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import Receipt
+from remuda.model.queues.options import LimitExceeded, PutBack, Status, read_options
+from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
-from remuda.model.state import PARKED, State
+from remuda.model.state import State
+from remuda.model.values.durations import HOUR, MILLISECOND, SECOND
 from tests.simulation import checks, recovery
 from tests.simulation.disk import CrashKind
 from tests.simulation.model import Credit, Lease, QueueModel, Step, Tally, require
@@ -130,6 +132,7 @@ class Actors:
             self.sim.engine.make_room(messages)
         except (DiskFull, TooManyFiles):
             self.sim.note(f"{step.text}: the disk is full")
+            self.sim.meetings.full_at = self.sim.step_number
             checks.check_numbers(self.sim.engine, self.sim.model)
             raise
 
@@ -161,8 +164,11 @@ class Actors:
                 fresh = self._fresh_tally(name)
                 if fresh is not None:
                     tallies[name] = fresh
+            repeats = self._repeats(message, history, target)
             objections = {
-                error for name in routes[row] if name in tallies and (error := tallies[name].objection(message))
+                error
+                for name in routes[row]
+                if not repeats and name in tallies and (error := tallies[name].objection(message))
             }
             refusal = receipt.refusals.get(row)
             gone = routes[row] - set(tallies)
@@ -175,11 +181,17 @@ class Actors:
             if refusal is not None:
                 continue
             for name in routes[row]:
-                if name in tallies:
+                if name in tallies and not repeats:
                     tallies[name].take(message)
             self._check_stored(offset, message, routes[row], history, target, forwarded)
             offset += 1
         require(offset == sim.model.next_offset, f"{sim.model.next_offset - offset} messages too many were stored")
+
+    def _repeats(self, message: Message, history: dict[tuple[str, str], bytes], target: str | None) -> bool:
+        """T3: what repeats its object's last body comes into no queue, and none refuses it."""
+        if target is not None or message.object is None or message.key is None:
+            return False
+        return self.sim.scenario.broker.compact and history.get((message.object, message.key)) == message.body
 
     def _fresh_tally(self, name: str) -> Tally | None:
         """The room of a queue that came to be with this publish."""
@@ -201,9 +213,9 @@ class Actors:
                     found == wanted or (name == "headers" and dict(found) == dict(wanted)), f"{offset}: {name} changed"
                 )
         # T3 looks at what is published under topics; what is sent straight to a queue is no part of the history.
+        unchanged = self._repeats(message, history, target)
         keyed = target is None and message.object is not None and message.key is not None
         place = (message.object or "", message.key or "") if keyed else None
-        unchanged = place is not None and sim.scenario.broker.compact and history.get(place) == message.body
         if place is not None:
             history[place] = message.body
         reached = {name for name, queue in sim.model.queues.items() if offset in queue.entries or offset in queue.ended}
@@ -247,7 +259,7 @@ class Actors:
                 return False
             return True
 
-        joined = sim.run(step, verb)
+        joined = sim.apply(step, command, verb)
         after = sim.model.queues.get(name)
         if after is None:
             return
@@ -303,6 +315,10 @@ class Actors:
         newest = self.random.random() < (0.05 if sim.scenario.plain else 0.2)
         wait = self.random.choice((0, 0, 200 * MILLISECOND, HOUR if sim.scenario.plain else 20 * SECOND))
         after = self.random.choice(("none",) * 12 + ("all", "priority", "regular"))
+        known_queue = sim.model.queues.get(name)
+        options = sim.scenario.broker.queue_defaults if known_queue is None else known_queue.options
+        if options.takes_turns:
+            newest = False  # which is refused
         if newest:
             sim.model.newest_pullers.add(puller)
         step = Step(f"{puller} pulls {count} from {name}{', newest first' if newest else ''}, then clears {after}")
@@ -330,6 +346,7 @@ class Actors:
         step = Step(f"{dispatch.consumer} takes {dispatch.runs} of {dispatch.queue}, lease {dispatch.lease}")
         step.handed.add((dispatch.queue, dispatch.lease))
         sim.engine.log.reserve(4096, use_spare=True)
+        was_taken = lease is not None and bool(lease.sent and lease.taken)
         if lease is not None:
             lease.awaited -= {dispatch.consumer} if expected else set()
             lease.taken |= {dispatch.consumer} if expected else set()
@@ -338,6 +355,8 @@ class Actors:
         runs = sim.apply(step, HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
         given = [offset for first, count in runs for offset in range(first, first + count)]
         require(sorted(given) == sorted(expected), f"Q2: {given} were handed over, not {expected}")
+        if given and queue is not None and lease is not None and not was_taken:
+            lease.deadline = sim.model.now + queue.options.acknowledge_timeout
         if given:
             sim.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(given)))
             sim.begin(dispatch, given)
@@ -358,14 +377,15 @@ class Actors:
     def _answer_one(self) -> None:
         sim, random = self.sim, self.random
         held = random.choice(sim.hands)
-        if random.random() < 0.05:
+        if random.random() < (0.05 if sim.scenario.aim is None else 0.15):
             self._renew(held)
             return
         if random.random() < 0.8:
             sim.hands.remove(held)
         if held.lease is None or not held.offsets:
             return
-        outcome = random.choice((Outcome.ACK,) * 6 + (Outcome.RETRY,) * 2 + tuple(Outcome))
+        usual = () if sim.scenario.aim is not None else (Outcome.ACK,) * 6 + (Outcome.RETRY,) * 2
+        outcome = random.choice(usual + tuple(Outcome))
         offsets = list(held.offsets)
         runs = None
         if random.random() < 0.3:
@@ -468,6 +488,15 @@ class Actors:
         step = Step(f"configure {name} {changes}")
         self._operate(step, ConfigureQueue(name, read_options(changes) or {}, "an operator"))
 
+    def pause_key(self) -> None:
+        """F3: one key is held back, or goes on."""
+        sim, rules = self.sim, self.sim.scenario.rules
+        assert rules is not None
+        ruled = sorted(name for name, queue in sim.model.queues.items() if queue.options.takes_turns)
+        if ruled:
+            name, key, span = rules.choice(ruled), rules.choice("abc"), rules.choice(("0s", "2s", "1m"))
+            self._operate(Step(f"pause {key} of {name} for {span}"), PauseKey(name, key, span, "an operator"))
+
     def set_status(self) -> None:
         sim, name = self.sim, self._existing()
         if name is None:
@@ -531,7 +560,7 @@ class Actors:
         there = queue.parked() if parks else [*queue.waiting, *queue.delayed()]
         only = self._some(there)
         chosen = MessageFilter(
-            states=PARKED if parks else frozenset({State.QUEUED}), offsets=None if only is None else tuple(_runs(only))
+            states=PARKED if parks else WAITING, offsets=None if only is None else tuple(_runs(only))
         )
         room = self._room(to)
         suiting = self._suiting(to, there if only is None else only)
@@ -622,7 +651,7 @@ class Actors:
         return [
             offset
             for offset in [*queue.parked(), *queue.delayed()]
-            if queue.entries[offset].state in selection.states and (wanted is None or offset in wanted)
+            if queue.entries[offset].state in selection.taken and (wanted is None or offset in wanted)
         ]
 
     def _suiting(self, name: str, offsets: Sequence[int]) -> int:
@@ -663,7 +692,7 @@ class Actors:
         pause = sim.scenario.pause()
         self._clocks.append(sim.clock)
         sim.clock += pause
-        if self.random.random() < 0.1:
+        if self.random.random() < sim.scenario.unnoticed:
             sim.note(f"{pause} µs pass unnoticed")
             return
         step = Step(f"{pause} µs pass, it is {(sim.clock - START) / SECOND:.6f} s", ticks=True)
@@ -717,7 +746,9 @@ class Actors:
 
         core = sim.engine.core
         stage = SimpleNamespace(
+            whole=threading.Lock,
             lock=threading.Lock(),
+            restoration=SimpleNamespace(error=None),
             engine=sim.engine,
             options=sim.scenario.broker,
             clock=lambda: sim.clock,

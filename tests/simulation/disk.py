@@ -12,7 +12,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from remuda.broker.embedded.attempts import FILE as MARKS
+from remuda.broker.embedded.delivering.attempts import FILE as MARKS
 from remuda.log.disk import AppendFile
 from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 

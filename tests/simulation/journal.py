@@ -9,9 +9,10 @@ from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import BrokerOptions
 from remuda.core.effects import Effects
-from remuda.log import checkpoint
-from remuda.log.frames import Frame, scan_file
-from remuda.log.segments import HEADER_BYTES, list_files
+from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
+from remuda.log.state import checkpoint
+from remuda.log.tail.frames import Frame, scan_file
+from remuda.log.tail.segment_order import identify
 from remuda.model.errors import StorageError
 from remuda.model.records import Record
 from tests.simulation.disk import CrashKind, SimulatedDisk
@@ -139,9 +140,15 @@ def surviving(disk: SimulatedDisk) -> tuple[set[int], int]:
     """The numbers of the frames that can be read in the tail, and the one before which a checkpoint tells it all."""
     found: set[int] = set()
     for segment in list_files(disk.list()).tail:
-        read = partial(disk.read, segment.name)
-        for item in scan_file(read, segment.marker, HEADER_BYTES, disk.size(segment.name)):
-            if isinstance(item, Frame):
-                found.add(item.number)
+        numbers = _numbers(disk, segment)
+        if not numbers and identify(disk, segment) is not None:
+            numbers = _numbers(disk, segment)  # of the only frame, all but its marker may have come to the platter
+        found |= numbers
     valid = checkpoint.read_all(disk).valid
     return found, max((one.mark.number for one in valid), default=0)
+
+
+def _numbers(disk: SimulatedDisk, segment: TailSegment) -> set[int]:
+    read = partial(disk.read, segment.name)
+    items = scan_file(read, segment.marker, HEADER_BYTES, disk.size(segment.name))
+    return {item.number for item in items if isinstance(item, Frame)}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from remuda.model.message import Message
 from remuda.model.messages import cell
-from remuda.model.options import (
+from remuda.model.queues.options import (
     Acknowledge,
     AutoDestroy,
     LimitExceeded,
@@ -21,9 +21,9 @@ from remuda.model.options import (
     QueueOptions,
     Status,
 )
+from remuda.model.queues.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.records import (
-    MOVED,
-    MOVED_FROM,
+    KEY_PAUSED,
     NEVER_DELIVERED,
     Appended,
     Event,
@@ -32,8 +32,8 @@ from remuda.model.records import (
     QueueChange,
     Record,
 )
-from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.topics import matches
+from tests.simulation import flow
 
 NEVER: Final = (1 << 63) - 1
 MOVES: Final = frozenset("LQ LU QF QE FS FK FR FE FI FN FQ RQ RE SX KX EQ IQ NQ".split())
@@ -52,8 +52,7 @@ def require(holds: bool, text: str) -> None:
 
 def came_from_another(event: Event) -> bool:
     """Whether a message comes to a queue because it ended in another, or moved on from there."""
-    reason = event.reason or ""
-    return " in " in reason or reason.startswith(MOVED_FROM)
+    return (event.reason or "").startswith("moved from ")
 
 
 @dataclass
@@ -89,6 +88,10 @@ class Step:
     """Of messages put back, whether to the front."""
     moved: dict[tuple[str, int], str] = field(default_factory=dict)
     """Messages that went on to another queue, by that queue and offset, with the queue they left."""
+    carried: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Of those that someone moved while they waited: the attempts that counted, and what they were due."""
+    deadlines: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of all that went on other than by expiring: when they expire (Q5)."""
     entered: Counter[str] = field(default_factory=Counter)
     """How many messages came into each queue other than by publishing."""
 
@@ -169,6 +172,7 @@ class QueueModel:
     leases: dict[int, Lease] = field(default_factory=dict)
     had_messages: bool = False
     sent_at: int | None = None
+    spent: flow.Spent = field(default_factory=flow.Spent)
 
     def copy(self) -> QueueModel:
         twin = copy.copy(self)
@@ -178,6 +182,7 @@ class QueueModel:
                 setattr(twin, name, copy.copy(value))
         twin.entries = {at: copy.copy(one) for at, one in self.entries.items()}
         twin.lines = {level: list(line) for level, line in self.lines.items()}
+        twin.spent = copy.deepcopy(self.spent)
         twin.leases = {number: copy.deepcopy(one) for number, one in self.leases.items()}
         return twin
 
@@ -212,6 +217,7 @@ class QueueModel:
 
     def join_line(self, entry: Entry, offset: int) -> None:
         """Behind the others or, put back to the front, where it stood among those."""
+        entry.ahead = entry.ahead or (self.options.takes_turns and flow.holds(self.options))
         line = self.lane_of(entry)
         line.append(offset)
         if entry.ahead:
@@ -269,7 +275,11 @@ class Model:
         self.clearing_pulls: set[str] = set()
         """Queues in which a pull request that clears may still wait."""
         self.exchanges: dict[str, tuple[ExchangeKind, list[Binding]]] = {}
+        self.shared_dues: dict[str, float] = {}
+        """When the next start is due by each rate that queues share."""
         self.now = 0
+        self.latest = 0
+        """The latest time of all, before the clock was set back."""
         self._position = 0
 
     def copy(self) -> Model:
@@ -278,6 +288,7 @@ class Model:
         twin.history = dict(self.history)
         twin.exchanges = {name: (kind, list(bound)) for name, (kind, bound) in self.exchanges.items()}
         twin.made_ids = set(self.made_ids)
+        twin.shared_dues = dict(self.shared_dues)
         twin.queues = {name: queue.copy() for name, queue in self.queues.items()}
         return twin
 
@@ -351,7 +362,11 @@ class Model:
             for name in cell(record.queues, row):
                 queue = self.queue(name)
                 queue.release_due(record.created)
-                entry = Entry("Q", message.priority, queue.deadline(record.created, message.expires))
+                entry = Entry(
+                    "Q",
+                    0 if queue.options.ordered else message.priority,
+                    queue.deadline(record.created, message.expires),
+                )
                 require(offset not in queue.entries, f"{name}: offset {offset} entered twice")
                 queue.entries[offset] = entry
                 queue.had_messages = True
@@ -405,7 +420,11 @@ class Model:
             if source in "QR" and not step.replays:
                 self._check_reason_to_end(queue, offset, entry, event, time, step)
             self._check_target(queue, event, step)
+            if source in "QR" and event.to is not None and event.reason is None:
+                step.carried[event.to, offset] = entry.attempt, entry.due if entry.due > time else 0
             queue.leave_line(offset)
+            if event.to is not None and event.reason != "expired":
+                step.deadlines[event.to, offset] = entry.deadline
             entry.reason, entry.lease, entry.deadline, entry.attempt = event.reason, -1, NEVER, 0
             entry.redelivered = False
             queue.ids.pop(offset, None)
@@ -425,7 +444,10 @@ class Model:
         require(entry.deadline > time, f"Q5: {where} sent at {time}, after its deadline {entry.deadline}")
         require(offset in queue.waiting, f"{where} was sent while it was delayed until {entry.due}, now {time}")
         line = next(lane for lane in queue.lanes if lane)
-        if step.replays:
+        if not step.replays:
+            told = flow.objection(self, queue, offset, time)
+            require(not told, f"{where} was sent, but {told}")
+        if step.replays or queue.options.takes_turns:
             line = next(lane for lane in queue.lanes if offset in lane)
         elif event.consumer in self.newest_pullers:
             require(offset == line[-1], f"Q16: {where} was sent where {line[-1]} is the newest")
@@ -435,6 +457,7 @@ class Model:
             queue.status in (Status.RUNNING, Status.ONLY_CONSUME), f"Q14: {where} was sent while {queue.status.value}"
         )
         require(event.attempt == entry.attempt + 1, f"{where}: attempt {event.attempt} after {entry.attempt}")
+        flow.spend(self, queue, offset, time)
         line.remove(offset)
         entry.attempt, entry.consumer = event.attempt, event.consumer or ""
         entry.due, entry.ahead = 0, False
@@ -451,12 +474,16 @@ class Model:
             entry.redelivered = event.attempt >= 0
         else:
             step.entered[queue.name] += 1
+            entry.priority = 0 if queue.options.ordered else entry.priority
             step.moved.pop((queue.name, offset), None)
-            entry.redelivered = False
+            carried = step.carried.pop((queue.name, offset), (0, 0))
+            came = max(event.attempt, 0), event.due or 0
+            require(step.replays or came == carried, f"B22: {where} came with {came}, and left with {carried}")
+            entry.redelivered = event.attempt > 0
             if entry.state in PARKED:
                 asked = queue.name in step.reprocessed or step.replays or event.reason != "reprocessed"
                 require(asked, f"{where} was reprocessed although nobody asked")
-            entry.deadline = queue.deadline(time)
+            entry.deadline = min(queue.deadline(time), step.deadlines.pop((queue.name, offset), NEVER))
             if entry.state == "L":
                 self._check_limits(queue, offset, step)
             if offset in queue.names and queue.names[offset] not in queue.ids.values():
@@ -534,7 +561,7 @@ class Model:
             wishes = {options.expired_queue or options.dead_letter_queue, None}
         if reason in ("cleared", "queue removed", "unreadable in the log") or reason.startswith("lost at restart"):
             wishes = {None}
-        if reason == "given up" or reason.startswith(MOVED):
+        if reason == "given up" or (queue.name in step.moving and event.to is not None):
             return
         require(event.to in wishes, f"{queue.name}: {event.first} ended ({reason}) and went on to {event.to}")
 
@@ -543,6 +570,9 @@ class Model:
     ) -> None:
         """A waiting message ends only by its deadline, by eviction, or by someone's command."""
         where = f"{queue.name}: message {offset}"
+        asked_to_move = queue.name in step.moving and (step.only is None or offset in step.only)
+        if asked_to_move and event.to is not None:
+            return
         match event.reason:
             case "expired":
                 require(entry.deadline <= time, f"Q5: {where} expired at {time}, before its deadline {entry.deadline}")
@@ -554,11 +584,8 @@ class Model:
                     f"Q6: {where} was evicted from {queue.size} messages, the limit is {limit}",
                 )
                 for lane in queue.lanes:
-                    if offset in lane:
+                    if offset in lane and not queue.options.takes_turns:
                         require(offset == lane[0], f"Q6: {where} was evicted although {lane[0]} is older")
-            case str(reason) if reason.startswith(MOVED):
-                asked = queue.name in step.moving and (step.only is None or offset in step.only)
-                require(asked and event.to is not None, f"{where} was moved although nobody asked")
             case "cleared":
                 asked = queue.name in step.cleared and (step.only is None or offset in step.only)
                 asked = asked or queue.name in self.clearing_pulls
@@ -590,7 +617,14 @@ class Model:
         queue = self.queue(name)
         if change.action == "configured":
             assert change.options is not None
+            flow.regroup(queue, change.options)
+            if change.options.unique_ids and not queue.options.unique_ids:
+                self._learn_ids(queue)
             queue.options = change.options
+            queue.spent.configured(change.options)
+            self._forget_limits()
+        elif change.action == KEY_PAUSED:
+            queue.spent.pauses[change.named[0]] = change.first
         elif change.action == "status":
             assert change.status is not None
             queue.status = change.status
@@ -607,9 +641,26 @@ class Model:
             over = step.replays or name in step.removed or self._is_over(queue, step)
             require(over, f"Q10: queue {name!r} was removed for no reason")
             del self.queues[name]
+            self._forget_limits()
             for kind, bound in self.exchanges.values():
                 if kind not in ROUTERS:
                     bound[:] = [binding for binding in bound if binding.queue != name]
+
+    def _learn_ids(self, queue: QueueModel) -> None:
+        """Q12 from now on: of messages that are here with the same id, the oldest live one has it."""
+        for offset in sorted(queue.entries):
+            message, entry = self.messages.get(offset), queue.entries[offset]
+            if message is None or offset in queue.names:
+                continue
+            queue.names[offset] = message.id
+            held = any(own == message.id and queue.entries[at].state != "S" for at, own in queue.ids.items())
+            if entry.state not in PARKED and not held:
+                queue.ids[offset] = message.id
+
+    def _forget_limits(self) -> None:
+        """A limit that no queue names any more is forgotten."""
+        for limit in [one for one in self.shared_dues if not any(flow.members(self, one))]:
+            del self.shared_dues[limit]
 
     def _is_over(self, queue: QueueModel, step: Step) -> bool:
         match queue.options.auto_destroy:

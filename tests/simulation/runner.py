@@ -11,20 +11,21 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
-from remuda.broker.embedded.attempts import FILE as MARKS
+from remuda.broker.embedded.delivering.attempts import FILE as MARKS
 from remuda.broker.options import Sync
 from remuda.core.effects import Dispatch, Effects
-from remuda.log.frames import MARKER_BYTES
-from remuda.model.commands import Command
+from remuda.log.tail.frames import MARKER_BYTES
 from remuda.model.errors import RemudaError, StorageError
-from remuda.model.options import Acknowledge, QueueType
+from remuda.model.operations.commands import Command
+from remuda.model.queues.options import Acknowledge, QueueType
 from remuda.model.records import Appended, Event, Events, Record
 from tests.simulation import checks, recovery
 from tests.simulation.actors import Actors, Held
 from tests.simulation.disk import CrashKind, SimulatedCrash, SimulatedDisk
 from tests.simulation.journal import Journal, WatchedEngine
+from tests.simulation.meetings import Meetings
 from tests.simulation.model import Lease, Model, QueueModel, Step, require
-from tests.simulation.scenario import START, Scenario
+from tests.simulation.scenario import START, Aim, Scenario
 
 T = TypeVar("T")
 TRACE = 20
@@ -64,23 +65,29 @@ class Mark(NamedTuple):
 class Failure(AssertionError):
     """A seed that failed, with all that is needed to look into it."""
 
-    def __init__(self, seed: int, step: int, cause: BaseException, trace: list[str]) -> None:
+    def __init__(self, seed: int, step: int, cause: BaseException, trace: list[str], *, rules: bool) -> None:
         self.seed = seed
         lines = "\n".join(f"  {line}" for line in trace)
         super().__init__(
             f"seed {seed} failed at step {step}: {type(cause).__name__}: {cause}\n"
             f"The last {len(trace)} operations:\n{lines}\n"
-            f"Replay it with: make simulate SEED={seed}"
+            f"Replay it with: make simulate SEED={seed}{' RULES=1' if rules else ''}"
         )
 
 
 class Simulation:
     """One seed's play."""
 
-    def __init__(self, seed: int, disk_for: DiskFor = SimulatedDisk) -> None:
+    def __init__(self, seed: int, disk_for: DiskFor = SimulatedDisk, *, rules: bool = False) -> None:
         self.seed = seed
+        self.rules = rules
+        """Whether its queues have rules of flow."""
         self.random = Random(seed)
-        self.scenario = Scenario(self.random)
+        self.scenario = Scenario(
+            self.random,
+            Random(f"rules {seed}") if rules else None,
+            Aim(Random(f"aim {seed}")) if seed % 2 == 0 and not rules else None,
+        )
         self.disk = disk_for(Random(self.random.random()))
         self.model = Model()
         self.base = Model()
@@ -97,6 +104,7 @@ class Simulation:
         self.power_was_lost = False
         self.marks: list[Mark] = []
         self.tally = Tally()
+        self.meetings = Meetings()
         self.step_number = 0
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.engine: WatchedEngine
@@ -109,16 +117,16 @@ class Simulation:
         try:
             with (
                 TemporaryDirectory() as self.disk.folder,
-                patch("remuda.broker.embedded.attempts._boot", self.disk.boot),
+                patch("remuda.broker.embedded.delivering.attempts._boot", self.disk.boot),
                 patch("remuda.log.log.new_marker", self._marker),
-                patch("remuda.core.credit.WINDOW", self.scenario.window),
-                patch("remuda.core.strategies.WINDOW", self.scenario.window),
-                patch("remuda.core.queue.SLICE", self.scenario.slice),
+                patch("remuda.core.queues.credit.WINDOW", self.scenario.window),
+                patch("remuda.core.queues.strategies.WINDOW", self.scenario.window),
+                patch("remuda.core.queues.queue.SLICE", self.scenario.slice),
                 patch("remuda.core.registry.SLICE", self.scenario.slice),
             ):
                 self._play()
         except (Exception, SimulatedCrash) as error:
-            raise Failure(self.seed, self.step_number, error, list(self.trace)) from error
+            raise Failure(self.seed, self.step_number, error, list(self.trace), rules=self.rules) from error
         self.tally.steps = self.step_number
         self.tally.operations = self.disk.operations
         return self.tally
@@ -152,6 +160,8 @@ class Simulation:
             self.recover(kind)
         except StorageError as error:
             self.note(f"  {type(error).__name__}: {error}")
+            if error.passing:
+                self.meetings.full_at = self.step_number
             # A write that failed for good stops the log, which must then be opened again. Nothing else may follow.
             self.disk.disarm()
             if self.broken:
@@ -163,6 +173,7 @@ class Simulation:
         if action == "pass_time":
             self.clock += abs(self.scenario.pause())
         self.note("try again to write what waits")
+        self.meetings.full_at = self.step_number
         self.tally.stalls += 1
         self.commit()
 
@@ -181,15 +192,19 @@ class Simulation:
 
     # What actors use
 
-    def apply(self, step: Step, command: Command) -> Any:
+    def apply(self, step: Step, command: Command, verb: Callable[[], Any] | None = None) -> Any:
         """Give the core one command, and check all that comes of it."""
-        return self.run(step, lambda: self.engine.core.apply(command, self.clock))
+        moments = self.meetings.moments(self)
+        try:
+            return self.run(step, verb or (lambda: self.engine.core.apply(command, self.clock)))
+        finally:
+            self.meetings.note(step, command, moments, self)
 
     def run(self, step: Step, verb: Callable[[], T]) -> T:
         """Do one thing to the core, and check all that comes of it."""
         self.note(step.text)
         self.model.now = max(self.model.now, self.clock)
-        self.latest = max(self.latest, self.clock)
+        self.latest = self.model.latest = max(self.latest, self.clock)
         before = {name: queue.size for name, queue in self.model.queues.items()}
         try:
             result = verb()
@@ -204,7 +219,7 @@ class Simulation:
         checks.check_limits(before, self.model)
         checks.compare(self.engine.core, self.model, self.model.now)
         checks.check_numbers(self.engine, self.model)
-        checks.check_flow(self.engine.core, self.model, self.scenario.window)
+        checks.check_flow(self.engine.core, self.model, self.scenario.window, ticked=step.ticks)
         return result
 
     def observe(self, step: Step, effects: Effects) -> None:
@@ -354,5 +369,5 @@ def _offsets(runs: Sequence[tuple[int, int]]) -> list[int]:
     return [offset for first, count in runs for offset in range(first, first + count)]
 
 
-def play(seed: int, disk_for: DiskFor = SimulatedDisk) -> Tally:
-    return Simulation(seed, disk_for).play()
+def play(seed: int, disk_for: DiskFor = SimulatedDisk, *, rules: bool = False) -> Tally:
+    return Simulation(seed, disk_for, rules=rules).play()

@@ -5,25 +5,26 @@ Every seed leaves some features out, so that the others meet more often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from remuda.broker.options import BrokerOptions, Sync
-from remuda.model.durations import DAY, HOUR, MILLISECOND, SECOND
 from remuda.model.message import Message
-from remuda.model.options import (
+from remuda.model.queues.options import (
     Acknowledge,
     AutoDestroy,
     CommitWhen,
     LimitExceeded,
+    OnRetry,
     Persistence,
     PutBack,
     QueueOptions,
     QueueType,
 )
+from remuda.model.values.durations import DAY, HOUR, MILLISECOND, SECOND
 
 START: Final = 1_750_000_000 * SECOND
 ROOTS: Final = ("apples", "pears", "plums", "limes")
@@ -59,6 +60,55 @@ ACTIONS: Final = (
 ALWAYS_ON: Final = frozenset({"publish", "answer", "take", "pass_time", "subscribe", "pull"})
 
 
+AIMS: Final[tuple[dict[str, Any], ...]] = (
+    {"type": QueueType.PUSH},
+    {"type": QueueType.PULL},
+    {"type": QueueType.PUSH, "confirmations": 2},
+    {"acknowledge": Acknowledge.NONE},
+    {"acknowledge": Acknowledge.JUST_REQUEST},
+    {"commit_when": CommitWhen.SENT},
+    {"commit_when": CommitWhen.ACKNOWLEDGED},
+    {"commit_when": CommitWhen.NONE},
+    {"put_back": PutBack.NO},
+    {"put_back": PutBack.PRIORITY, "put_back_delay": 50 * MILLISECOND},
+    {"delay_between_messages": 100 * MILLISECOND},
+    {"client_limit": 2},
+    {"message_size_limit": 60},
+    {"message_limit": 10},
+    {"message_limit": 10, "limit_exceeded": LimitExceeded.DELETE_OLDEST},
+    {"message_timeout": 5 * SECOND, "expired_queue": "late"},
+    {"dead_letter_queue": DEAD_LETTERS, "delivery_limit": 1},
+    {"unique_ids": True},
+    {"persistence": Persistence.MEMORY},
+    {"auto_destroy": AutoDestroy.EMPTY},
+)
+
+
+class Aim:
+    """What half of the seeds have more of, so that it meets: a few options, and a few things that are done."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._options = {name: value for one in random.sample(AIMS, 4) for name, value in one.items()}
+        self.actions = frozenset(random.sample([name for name, _ in ACTIONS if name not in _DISTURBS], 5))
+        self.fills = random.random() < 0.75
+        """Whether the disk is often full."""
+
+    def take(self, values: dict[str, Any]) -> None:
+        """Most queues have its options."""
+        if self._random.random() < 0.7:
+            values.update(self._options)
+        if values.get("confirmations", 1) != 1:
+            values["type"] = QueueType.PUSH
+
+    def name(self) -> str | None:
+        """Of what is done, much is done to a few queues."""
+        return self._random.choice((ROOTS[0], "channel-a", None, None))
+
+
+_DISTURBS: Final = frozenset({"crash", "arm_crash", "reopen", "remove_queue", "collect", "seal"})
+
+
 @dataclass(frozen=True)
 class Features:
     """Which of the rarer things this seed's messages and queues have."""
@@ -80,10 +130,17 @@ class Features:
 class Scenario:
     """All random choices that do not depend on what happened so far."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, rules: Random | None = None, aim: Aim | None = None) -> None:
         self.random = random
+        self.aim = aim
+        self.rules = rules
+        """Chooses rules of flow, where queues have some."""
         self.features = Features(*(random.random() < 0.5 for _ in Features.__dataclass_fields__))
-        self.plain = random.random() < 0.3
+        if aim is not None:
+            self.features = Features(*(random.random() < 0.8 for _ in Features.__dataclass_fields__))
+        if rules is not None:
+            self.features = replace(self.features, several_confirmations=False)
+        self.plain = random.random() < 0.3 and aim is None
         """Whether queues have few rules and are mostly pulled from, which is where the core takes short cuts."""
         self.sync = random.choice((Sync.ALWAYS, Sync.ALWAYS, Sync.OS))
         self.broker = BrokerOptions(
@@ -101,18 +158,29 @@ class Scenario:
         """How much of what is due is done at once."""
         self.full_chance = random.choice((0.0, 0.0, 0.0, 0.05, 0.3))
         self.fault_chance = random.choice((0.0, 0.0, 0.0, 0.003, 0.02))
+        if aim is not None and aim.fills:
+            self.full_chance = 0.3
+        self.unnoticed = 0.1 if aim is None else 0.6
+        """How often time passes before anybody attends to what became due."""
         self.commits_late = random.choice((0.0, 0.3, 0.7))
         self.steps = random.choice((40, 80, 80, 160))
-        kept = [(name, weight) for name, weight in ACTIONS if name in ALWAYS_ON or random.random() < 0.75]
+        kept = [(name, weight) for name, weight in ACTIONS if name in ALWAYS_ON or random.random() < 0.75 or aim]
         self._actions = [name for name, _ in kept]
         rare = {"subscribe", "declare", "configure", "set_status", "declare_exchange", "remove_queue", "clear"}
         factors = {**dict.fromkeys(rare, 0.1), "pull": 6} if self.plain else {}
+        if aim is not None:
+            factors = {name: 1 + 8 / weight for name, weight in kept if name in aim.actions}
+            factors["remove_queue"] = 8
         self._weights = [weight * factors.get(name, 1) for name, weight in kept]
         self._published = 0
         self.opening = ["declare"] * random.randint(0, 6) + ["subscribe"] * (0 if self.plain else random.randint(0, 8))
         """What is done first, so that there is someone to deliver to."""
+        if aim is not None:
+            self.opening += ["declare_exchange"] * 2
 
     def action(self) -> str:
+        if self.rules is not None and self.rules.random() < 0.04:
+            return "pause_key"
         return self.random.choices(self._actions, self._weights)[0]
 
     # Queues
@@ -123,7 +191,8 @@ class Scenario:
         kind = random.choice((QueueType.ROUND_ROBIN, QueueType.ROUND_ROBIN, QueueType.PUSH, QueueType.PULL))
         if self.plain and random.random() < 0.9:
             acknowledge = random.choice((Acknowledge.WAIT, Acknowledge.JUST_REQUEST))
-            return QueueOptions(type=kind, acknowledge=acknowledge, acknowledge_timeout=random.choice((SECOND, HOUR)))
+            timeout = random.choice((SECOND, HOUR))
+            return self._ruled({"type": kind, "acknowledge": acknowledge, "acknowledge_timeout": timeout})
         values: dict[str, Any] = {
             "type": kind,
             "acknowledge": random.choice(
@@ -155,6 +224,36 @@ class Scenario:
             values["auto_destroy"] = random.choice(tuple(AutoDestroy))
         if features.several_confirmations and kind is QueueType.PUSH:
             values["confirmations"] = random.choice((0, 1, 2, 3))
+        if self.aim is not None:
+            self.aim.take(values)
+        return self._ruled(values)
+
+    def _ruled(self, values: dict[str, Any]) -> QueueOptions:
+        """Options, with rules of flow where this seed has them."""
+        rules = self.rules
+        if rules is None or rules.random() < 0.3:
+            return QueueOptions(**values)
+        if values["acknowledge"] is Acknowledge.NONE:
+            values["acknowledge"] = Acknowledge.WAIT
+        values["ordered"] = rules.random() < 0.4
+        values["on_retry"] = rules.choice(tuple(OnRetry))
+        values["fair"] = rules.random() < 0.4
+        values["flow_key"] = rules.choice(("key", "key", "header:trace"))
+        if rules.random() < 0.3:
+            values["concurrency"] = rules.choice((1, 3, 5))
+        if rules.random() < 0.3:
+            values["rate"] = rules.choice(("5/s", "20/s burst 4", "10/min burst 3"))
+        if rules.random() < 0.3:
+            values["rate_per_key"] = rules.choice(("5/s", "20/min burst 3"))
+        if rules.random() < 0.3:
+            values["limits"] = (f"one={rules.choice((1, 2, 4))}",)
+        elif rules.random() < 0.3:
+            values["limits"] = (f"two={rules.choice(('5/s burst 2', '1/s'))}",)
+        if rules.random() < 0.2:
+            values["weights"] = ("a=3",)
+        if rules.random() < 0.4 and not values["ordered"]:
+            values["concurrency_per_key"] = rules.choice((1, 2))
+            values["key_limits"] = rules.choice(((), (), ("a=3",), ("b=1/s burst 2",)))
         return QueueOptions(**values)
 
     def channel_options(self, name: str) -> QueueOptions:
@@ -173,6 +272,10 @@ class Scenario:
         if options.type is QueueType.PUSH and self.features.several_confirmations:
             other = msgspec.structs.replace(other, confirmations=self.random.randrange(4))
             names.append("confirmations")
+        if self.rules is not None:
+            names.remove("acknowledge")
+            names += ["rate", "rate_per_key", "fair"]
+            names += [] if options.acknowledge is Acknowledge.NONE else ["concurrency", "limits"]
         chosen = self.random.sample(names, self.random.randint(1, 3))
         durations = {"acknowledge_timeout", "message_timeout", "delay_between_messages"}
         values = {name: getattr(other, name) for name in chosen}
@@ -181,6 +284,9 @@ class Scenario:
 
     def name(self) -> str:
         """A queue or channel, which may exist."""
+        aimed = None if self.aim is None else self.aim.name()
+        if aimed is not None:
+            return aimed
         if self.plain:
             return self.random.choice((ROOTS[0], ROOTS[0], ROOTS[1]))
         return self.random.choice((*ROOTS, *ROOTS, "rest", "late", DEAD_LETTERS, "channel-a", "channel-b"))
@@ -189,10 +295,24 @@ class Scenario:
 
     def batch(self, now: int) -> list[Message]:
         if self.random.random() < (0.8 if self.plain else 0.2):
-            return [Message(self.topic(), b"%d" % self.random.randrange(1000), priority=self.priority())]
+            return self._keyed([Message(self.topic(), b"%d" % self.random.randrange(1000), priority=self.priority())])
         count = self.random.choice((1, 1, 1, 2, 3, 5, 12, 50))
         shared = self.message(now) if self.random.random() < 0.5 else None
-        return [self._numbered(shared or self.message(now)) for _ in range(count)]
+        return self._keyed([self._numbered(shared or self.message(now)) for _ in range(count)])
+
+    def _keyed(self, batch: list[Message]) -> list[Message]:
+        """Messages with keys, and some that count as several, where queues have rules of flow."""
+        rules = self.rules
+        if rules is None:
+            return batch
+        made = []
+        for message in batch:
+            headers = dict(message.headers)
+            if rules.random() < 0.1:
+                headers["remuda-flow-weight"] = "3"
+            key = message.key if message.object is not None else rules.choice((None, "a", "a", "b", "c"))
+            made.append(msgspec.structs.replace(message, key=key, headers=headers))
+        return made
 
     def message(self, now: int) -> Message:
         random, features = self.random, self.features

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from random import Random
 
-from remuda.broker.embedded.attempts import Survivors
+from remuda.broker.embedded.delivering.attempts import Survivors
 from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import BrokerOptions
-from remuda.log.reader import Reader
-from remuda.model.commands import Abandon, Command, DeclareQueue, Publish, Pull, Reclaim, Settle
+from remuda.log.readers.reader import Reader
 from remuda.model.messages import Messages
+from remuda.model.operations.commands import Abandon, Command, DeclareQueue, Publish, Pull, Reclaim, Settle
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 from tests.simulation.disk import CrashKind, SimulatedCrash, SimulatedDisk

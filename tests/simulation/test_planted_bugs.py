@@ -11,23 +11,22 @@ import msgspec
 import pytest
 
 from remuda.core import admission, delivering
-from remuda.core.leases import Lease
-from remuda.core.queue import Queue
-from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
+from remuda.core.queues.leases import Lease
+from remuda.core.queues.queue import Queue
+from remuda.core.queues.ready import NEVER, ReadyList, ReadyMessages, ReadyRun, Run
 from remuda.core.recorder import Recorder
 from remuda.core.registry import Registry
 from remuda.log.log import Log
-from remuda.log.tail import TailWriter
-from remuda.model.options import LimitExceeded
+from remuda.log.tail.writer import TailWriter
+from remuda.model.queues.options import LimitExceeded
 from remuda.model.records import Event
 from remuda.model.settlement import Settlement
-from remuda.model.state import State
 from tests.simulation.disk import Content, CrashKind, SimulatedDisk
 from tests.simulation.runner import Failure, play
 
 SEEDS = 60
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.source]
 
 
 class LyingDisk(SimulatedDisk):
@@ -60,20 +59,16 @@ def test_a_disk_that_lies_about_syncing_is_found() -> None:
 def test_a_log_that_does_not_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """L2."""
     monkeypatch.setattr(TailWriter, "sync", lambda self: None)
-    assert re.search("L2|L3", found())
+    assert re.search("L2|L3", found(first=1))
 
 
 def test_an_acknowledgement_that_is_not_logged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """L1."""
-    logged = Recorder.event
 
-    def forgetful(self: Recorder, queue: Queue, source: State, event: Event, *rest: Any, **more: Any) -> None:
-        if event.state is State.COMPLETED:
-            queue.evolve(event, self.now, 0)
-        else:
-            logged(self, queue, source, event, *rest, **more)
+    def forgetful(self: Recorder, queue: Queue, first: int, count: int, consumer: str | None) -> None:
+        queue.complete(first, count)
 
-    monkeypatch.setattr(Recorder, "event", forgetful)
+    monkeypatch.setattr(Recorder, "completed", forgetful)
     assert re.search("differs from its records|are in .* hands", found())
 
 
@@ -86,6 +81,21 @@ def test_a_queue_that_delivers_expired_messages_is_found(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(ReadyMessages, "expire", keep_all)
     assert "Q5" in found()
+
+
+def test_a_deadline_that_outlives_its_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q5: a lane that ran empty went on naming the deadline of what had left it, which once stopped the broker."""
+    take = ReadyList.take_first
+
+    def forget(self: ReadyList, count: int) -> Run:
+        before = self.soonest
+        taken = take(self, count)
+        if not self.size:
+            self.soonest = before
+        return taken
+
+    monkeypatch.setattr(ReadyList, "take_first", forget)
+    assert "expects an end at" in found()
 
 
 def test_a_late_answer_that_settles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

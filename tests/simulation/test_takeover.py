@@ -36,6 +36,7 @@ def test_s5_a_log_that_forgets_who_published_is_found(monkeypatch: pytest.Monkey
     assert re.search("stored twice|delivered again", found())
 
 
+@pytest.mark.source
 def test_s5_a_takeover_that_takes_deliveries_from_the_living_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     resume = Core.resume
     monkeypatch.setattr(Core, "resume", lambda self, now, begun, *, keep=False: resume(self, now, begun))
@@ -47,6 +48,7 @@ def test_s5_a_takeover_that_leaves_what_the_dead_held_is_found(monkeypatch: pyte
     assert "nobody has them" in found()
 
 
+@pytest.mark.source
 def test_s5_a_reclaim_under_any_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def grabbing(registry: Any, queue: Any, token: int, consumer: str, runs: Any, pulled: bool) -> int:
         return sum(count for _, count in runs)

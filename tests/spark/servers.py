@@ -8,14 +8,14 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import pyspark
 
-from remuda.spark.java import find_java, write_shim
-from remuda.spark.jvm import ClassArchive
+from remuda.spark.session.java import find_java, write_shim
+from remuda.spark.session.jvm import ClassArchive
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HOME: Final = Path(pyspark.__file__).parent
@@ -39,18 +39,25 @@ class _Program:
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, python: Path) -> Iterator[str]:
-    """A master, and a worker with room for two executors of one core each; the master's URL."""
+def standalone_cluster(folder: Path, python: Path, *, hidden: Path | None = None) -> Iterator[str]:
+    """A master, and a worker with room for two executors of one core each; the master's URL. Where the worker looks
+    for a `hidden` directory, it finds an empty one."""
     with contextlib.ExitStack() as stack:
         here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         ruler = stack.enter_context(_running(folder / "master", python, "org.apache.spark.deploy.master.Master", *here))
         master = ruler.says(r"Starting Spark master at (spark://\S+)")
         means = ["--cores", "2", "--memory", "2g", "--work-dir", str(folder / "worker")]
-        hand = stack.enter_context(
-            _running(folder / "worker", python, "org.apache.spark.deploy.worker.Worker", *here, *means, master)
-        )
+        worker = ("org.apache.spark.deploy.worker.Worker", *here, *means, master)
+        within = () if hidden is None else without_volume(hidden)
+        hand = stack.enter_context(_running(folder / "worker", python, *worker, within=within))
         hand.says(r"Successfully registered with master (\S+)")
         yield master
+
+
+def without_volume(place: Path) -> tuple[str, ...]:
+    """The start of a command that runs as on a host where a volume is not mounted."""
+    root = () if os.geteuid() == 0 else ("--map-root-user",)
+    return ("unshare", *root, "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(place))
 
 
 @contextlib.contextmanager
@@ -91,7 +98,7 @@ def quick_java() -> str:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, python: Path, name: str, *arguments: str) -> Iterator[_Program]:
+def _running(folder: Path, python: Path, name: str, *arguments: str, within: Sequence[str] = ()) -> Iterator[_Program]:
     """One of Spark's programs, ended with all that it started."""
     folder.mkdir(parents=True)
     log = folder / "log"
@@ -106,7 +113,7 @@ def _running(folder: Path, python: Path, name: str, *arguments: str) -> Iterator
     }
     with open(log, "wb") as output:
         program = subprocess.Popen(
-            [_HOME / "bin" / "spark-class", name, *arguments],
+            [*within, _HOME / "bin" / "spark-class", name, *arguments],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

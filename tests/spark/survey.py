@@ -13,9 +13,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remuda.spark import pins, read, session
+from remuda.spark import read, session
 from remuda.spark.pipelines.archive import lifecycle_table
-from remuda.spark.pipelines.jobs import Place, lifecycle
+from remuda.spark.pipelines.following import Place
+from remuda.spark.pipelines.jobs import lifecycle
+from remuda.spark.source import snapshots
+from tests.begun import begun
 from tests.spark.clients import run_survey
 from tests.spark.forking import forking_python
 from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
@@ -45,18 +48,18 @@ def look(spark: SparkSession, data: Path) -> dict[str, list[Any]]:
         "filtered": offsets(load(spark, data).where("offset >= 7 and offset < 11")),
         "read": _digest(read(spark, data)),
     }
-    pins.release()
+    snapshots.release()
     return found
 
 
 def copy(spark: SparkSession, data: Path, target: Path) -> None:
     """Its orders into another log, by a batch, and into a third, by a stream."""
     rows = load(spark, data).where("name = 'orders'").repartition(2).selectExpr("'copies' as name", "body")
-    rows.write.format("remuda").mode("append").save(str(target / "batch"))
+    rows.write.format("remuda").mode("append").save(str(begun(target / "batch")))
     stream = spark.readStream.format("remuda").option("topics", "orders").load(str(data))
     stream = stream.selectExpr("'copies' as name", "body")
     writer = stream.writeStream.format("remuda").option("checkpointLocation", str(target / "checkpoint"))
-    writer.trigger(availableNow=True).start(str(target / "stream")).awaitTermination()
+    writer.trigger(availableNow=True).start(str(begun(target / "stream"))).awaitTermination()
 
 
 def check_elsewhere(

@@ -9,7 +9,7 @@ import pytest
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.spark import session
-from remuda.spark.starting import SparkUnreachable, check_master
+from remuda.spark.session.starting import SparkUnreachable, check_master
 from tests.spark.servers import standalone_cluster
 from tests.spark.survey import check_elsewhere
 

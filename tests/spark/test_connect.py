@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remuda.model.errors import Conflict, InvalidOption
-from remuda.spark import session, starting
-from remuda.spark.extra import SparkMissing
-from remuda.spark.starting import SparkUnreachable
+from remuda.spark import session
+from remuda.spark.session import starting
+from remuda.spark.session.missing_pyspark import SparkMissing
+from remuda.spark.session.starting import SparkUnreachable
 from tests.spark.servers import connect_server
 from tests.spark.survey import check_elsewhere
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +14,10 @@ from deltalake import DeltaTable, Schema
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict
-from remuda.spark.extra import SparkMissing
-from remuda.spark.lake import DELTA, LakeTable, begin_lake
+from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
-from remuda.spark.pipelines.jobs import JOBS, Place
+from remuda.spark.pipelines.following import Place
+from remuda.spark.pipelines.jobs import JOBS
 from tests.spark.samples import broker_at, column, load, offsets, plain, play
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ QUEUES = StructType([*SCHEMA.fields]).add("queue", "string")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    begin_lake(str(tmp_path / "lake"), DELTA)
     return str(tmp_path / "lake")
 
 
@@ -175,13 +173,3 @@ def test_a_table_whose_files_do_not_tell_its_rows_is_refused(spark: SparkSession
         table.read(spark)
     with pytest.raises(Conflict, match="features of Delta"):
         days(spark, lake, 1)
-
-
-def test_without_the_extra_the_answer_is_the_line_that_installs_it(
-    lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    for begin in (lambda: begin_lake(str(tmp_path / "new"), DELTA), lambda: LakeTable(lake, "days", SCHEMA, ())):
-        with pytest.raises(SparkMissing, match=r"^Delta tables are an extra: pip install 'remuda\[delta\]'$"):
-            begin()
-    assert not (tmp_path / "new").exists()

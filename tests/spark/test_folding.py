@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
-from remuda.model.document import Document, document
+from remuda.index.copies import CONSUMPTIONS, Change, Copy, pack, unpack
+from remuda.log.sealed.table_schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from remuda.model.document import Document, QueueView, document
 from remuda.model.message import Message
 from remuda.model.records import Event
 from remuda.model.state import State
-from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, fold
+from remuda.spark.source.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, fold
 
 CONSUMERS = (None, "", "a", "b", "a, b", "b, a", "a, a")
 Told = tuple[int, Event]
@@ -33,6 +35,7 @@ def random_story(rng: random.Random, messages: int) -> list[Told]:
                 rng.randrange(4),
                 reason=rng.choice([None, "", "late", "consumer lost"]),
                 detail=rng.choice([None, "", "a story"]),
+                to=rng.choice([None, "z"]),
             ),
         )
         for _ in range(rng.randrange(8 * messages))
@@ -47,8 +50,9 @@ def as_tables(messages: dict[int, tuple[Message, list[str]]], story: list[Told])
     ]  # fmt: skip
     events = [
         {"time": time, "queue": one.queue, "state": one.state.value, "first": one.first, "count": one.count,
-         "consumer": one.consumer, "attempt": one.attempt, "reason": one.reason, "detail": one.detail}
-        for time, one in story
+         "consumer": one.consumer, "attempt": one.attempt, "reason": one.reason, "detail": one.detail,
+         "to": one.to, "position": position}
+        for position, (time, one) in enumerate(story)
     ]  # fmt: skip
     return _table(rows, MESSAGES_SCHEMA, MESSAGE_COLUMNS), _table(events, EVENTS_SCHEMA, EVENT_COLUMNS)
 
@@ -64,7 +68,7 @@ def as_rows(told: Document) -> list[dict[str, Any]]:
         return [whole | {"queue": None, "state": "U", "modified": told.created, "archived": True}]
     names = (
         "queue", "queued", "delivered", "success", "archived", "modified", "consumed", "processed", "completed",
-        "confirmed_count", "attempts", "reason", "detail", "duration",
+        "failed", "confirmed_count", "attempts", "reason", "detail", "duration", "moved_to",
     )  # fmt: skip
     return [
         whole
@@ -119,6 +123,24 @@ def test_m7_whatever_happened_is_told_as_the_broker_tells_it(seed: int) -> None:
     for row in expected:
         same = by_key[row["offset"], row["queue"]]
         assert {name: same[name] for name in row} == row
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_m7_an_index_keeps_what_the_broker_tells_however_events_come_to_it(seed: int) -> None:
+    """Some at a time, some of them twice, packed in between; all but the traceback and the oldest of many consumers."""
+    rng = random.Random(seed)
+    story = [(time, msgspec.structs.replace(one, queue="q", first=0, count=1)) for time, one in random_story(rng, 4)]
+    (whole,) = document(0, Message("x", b"", created=1), ["q"], story).queues
+    copy, at = Copy.begun(1, "q"), 0
+    while at < len(story):
+        stop = rng.randint(at + 1, len(story))
+        change: Change | None = None
+        for position in range(max(0, at - rng.randrange(3)), stop):
+            change = Change(change, story[position][1], story[position][0], position)
+        copy, at = unpack(pack(copy.after(change))), stop
+    kept = QueueView.of("q", copy.life)
+    expected = msgspec.structs.replace(whole, detail=None, consumed_by=whole.consumed_by[-CONSUMPTIONS:])
+    assert kept == expected
 
 
 def test_nothing_gives_nothing() -> None:

@@ -12,22 +12,24 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from remuda.log.directory import DirectoryDisk
-from remuda.log.parquet import write_sealed
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.sealed.parquet import write_sealed
 from remuda.model.document import document
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.records import Event
 from remuda.model.state import State
-from remuda.spark import pins, read
-from remuda.spark.lake import LakeTable
+from remuda.spark import read
+from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import lifecycle_table
+from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.ingest import messages_of
-from remuda.spark.pipelines.jobs import JOBS, Place, history_table, metrics_table
+from remuda.spark.pipelines.jobs import JOBS, history_table, metrics_table
 from remuda.spark.pipelines.lifecycle import lifecycle
 from remuda.spark.pipelines.metrics import fuller, metrics, spans
-from remuda.spark.source import table_schema
+from remuda.spark.source import snapshots
+from remuda.spark.source.data_source import table_schema
 from tests.spark.samples import broker_at, load, numbers, plain, play, publish, seal, to_micros
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ DAY = 86_400
 @pytest.fixture(autouse=True)
 def let_go() -> Iterator[None]:
     yield
-    pins.release()
+    snapshots.release()
 
 
 def after(seconds: float) -> datetime:
@@ -127,7 +129,7 @@ def test_lives_and_metrics_of_one_queue_with_nearly_all_rows(spark: SparkSession
         for row in (
             fetch(2 + 3 * number, number, f"c{number}", number + 1, first=7),
             event(3 + 3 * number, State.RETRY, number, 7, reason=f"no {number}"),
-            event(4 + 3 * number, State.QUEUED, number, 7),
+            event(4 + 3 * number, State.QUEUED, number, 7, attempt=number + 1),
         )
     ]
     rows = lives(
@@ -308,7 +310,11 @@ def test_an_empty_log_through_every_pipeline(spark: SparkSession, tmp_path: Path
         pass
     no_rows = tmp_path / "files"
     spark.range(0).selectExpr("id as number", "'a' as name", "'b' as body").write.parquet(str(no_rows))
-    needed = {"replay": {"where": "true"}, "ingest": {"source": str(no_rows), "order": "number"}}
+    needed = {
+        "replay": {"where": "true"},
+        "typed": {"topic": "a"},
+        "ingest": {"source": str(no_rows), "order": "number"},
+    }
     for name, job in JOBS.items():
         job(spark, Place(url=place.url, lake=place.lake, options=needed.get(name, {})))
     for table in (lifecycle_table(place.lake), history_table(place.lake), metrics_table(place.lake)):

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from remuda import Message
 from remuda.index import Query, open_index
 from remuda.spark.commands import app
-from remuda.spark.pipelines.jobs import JOBS, Place
+from remuda.spark.pipelines.following import Place
+from remuda.spark.pipelines.jobs import JOBS
 from tests.index.kit import caught_up, every
 from tests.index.naive import Naive
-from tests.servers.opensearch import opensearch as opensearch
 from tests.spark.samples import broker_at, play, seal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_index_is_filled_in_bulk(
         index.refresh()
         assert every(index, Query(), 100) == truth.search(Query())
         assert index.counts() == truth.counts()
-        assert len(index.search(Query(text="words")).hits) == 1
+        assert len(index.search(Query(text="words")).messages) == 1
 
         broker.publish(Message("orders", b"later", mime_type="text/plain"))
         if delivery := broker.pull("orders", 3):
@@ -69,7 +69,7 @@ def test_index_goes_on_until_stopped(spark: SparkSession, tmp_path: Path) -> Non
         broker.publish(Message("orders", b"second", mime_type="text/plain"))
         index = open_index(path / "index")
         deadline = time.monotonic() + 100
-        while not index.search(Query(text="second")).hits:
+        while not index.search(Query(text="second")).messages:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         for query in queries:
@@ -85,4 +85,4 @@ def test_index_is_a_command(spark: SparkSession, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "index", str(path), "--lake", str(tmp_path / "lake"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.output.splitlines()[-1])["pipeline"] == "index"
-    assert len(open_index(path / "index").search(Query(text="first")).hits) == 1
+    assert len(open_index(path / "index").search(Query(text="first")).messages) == 1

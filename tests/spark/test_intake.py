@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from remuda.broker.threads import EmbeddedBroker
-from remuda.core.spool import Progress, Spool
+from remuda.core.recovery.spool import Progress, Spool
 from remuda.log import spool
 from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, SpoolTaken
+from tests.begun import begun
 from tests.spark.samples import broker_at, numbers
 
 
@@ -28,7 +29,7 @@ def rows(first: int, count: int, name: str = "orders", **columns: Any) -> pa.Rec
 
 
 def lay(path: Path, app: str, number: int, *parts: pa.RecordBatch) -> bool:
-    place = spool.prepare(str(path))
+    place = spool.prepare(str(begun(path)))
     return spool.lay(place, app, number, [spool.stage(place, [part])[0] for part in parts])
 
 
@@ -148,7 +149,7 @@ def test_a_single_batch_is_forgotten_once_it_is_gone(tmp_path: Path) -> None:
 
 
 def test_what_dead_tasks_left_is_swept_after_a_day(tmp_path: Path) -> None:
-    place = spool.prepare(str(tmp_path))
+    place = spool.prepare(str(begun(tmp_path)))
     spool.stage(place, [rows(0, 1)])
     spool.sweep(place, time.time() - 60)
     assert list((place / "staging").iterdir())
@@ -157,7 +158,7 @@ def test_what_dead_tasks_left_is_swept_after_a_day(tmp_path: Path) -> None:
 
 
 def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    place = spool.prepare(str(tmp_path))
+    place = spool.prepare(str(begun(tmp_path)))
 
     def failing() -> Any:
         yield rows(0, 3)

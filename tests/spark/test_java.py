@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.spark import extra, java
-from remuda.spark.java import JavaMissing, find_java, java_version, write_shim
+from remuda.spark.session import java, missing_pyspark
+from remuda.spark.session.java import JavaMissing, find_java, java_version, write_shim
 
 
 def make_home(path: Path, version: str | None, *, release: bool = True) -> Path:
@@ -91,8 +91,8 @@ def test_pythons_of_spark_import_the_pyspark_that_is_installed(tmp_path: Path, o
 def test_without_pyspark_the_answer_is_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from remuda.spark import session
 
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    with pytest.raises(extra.SparkMissing, match=r"^Spark is an extra: pip install 'remuda\[spark\]'$"):
+    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None)
+    with pytest.raises(missing_pyspark.SparkMissing, match=r"^Spark is an extra: pip install 'remuda\[spark\]'$"):
         session()
 
 

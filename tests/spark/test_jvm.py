@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from remuda.spark import jvm
-from remuda.spark.java import write_shim
-from remuda.spark.jvm import ClassArchive, java_options
-from remuda.spark.port import is_small
+from remuda.spark.session import jvm
+from remuda.spark.session.java import write_shim
+from remuda.spark.session.jvm import ClassArchive, java_options
+from remuda.spark.source.spark_log import is_small
 
 EXTRA = "spark.driver.extraJavaOptions"
 
@@ -114,8 +114,8 @@ def test_p5_a_log_is_small_by_its_files(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / f"{number}").write_bytes(bytes(1000))
     assert is_small(str(tmp_path), str(tmp_path / "no lake yet"), "")
     assert not is_small("amqp://localhost/")
-    monkeypatch.setattr("remuda.spark.port._FEW_BYTES", 2999)
+    monkeypatch.setattr("remuda.spark.source.spark_log._FEW_BYTES", 2999)
     assert not is_small(str(tmp_path))
-    monkeypatch.setattr("remuda.spark.port._FEW_BYTES", 3000)
-    monkeypatch.setattr("remuda.spark.port._FEW_FILES", 2)
+    monkeypatch.setattr("remuda.spark.source.spark_log._FEW_BYTES", 3000)
+    monkeypatch.setattr("remuda.spark.source.spark_log._FEW_FILES", 2)
     assert not is_small(f"file://{tmp_path}")

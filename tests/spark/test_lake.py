@@ -1,8 +1,10 @@
-"""P3: lake tables change in one step, and whoever reads sees one version. In either format."""
+"""P3, P7: lake tables change in one step, and whoever reads sees one version."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +17,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
+from typer.testing import CliRunner
 
-from remuda.model.errors import Conflict, InvalidOption
-from remuda.spark.lake import DELTA, PARQUET, LakeTable, begin_lake, lake_format
+from remuda.lake.commands import app as lake_app
+from remuda.model.errors import Conflict
+from remuda.spark.lake.coverage import archived
+from remuda.spark.lake.partitions import folder
+from remuda.spark.lake.table import LakeTable
+from remuda.spark.lake.versions import Step
+from remuda.spark.pipelines.archive import messages_table
+from remuda.spark.pipelines.following import Place
+from remuda.spark.pipelines.jobs import JOBS, lake_table
+from remuda.spark.source.directory_log import EmbeddedLog
+from tests.spark.samples import broker_at, half_sealed, plain, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,9 +37,8 @@ if TYPE_CHECKING:
 SCHEMA = StructType().add("number", "long").add("date", "string").add("queue", "string")
 
 
-@pytest.fixture(params=[PARQUET, DELTA])
-def table(tmp_path: Path, request: pytest.FixtureRequest) -> LakeTable:
-    begin_lake(str(tmp_path), request.param)
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
     return LakeTable(str(tmp_path), "things", SCHEMA, ("date", "queue"))
 
 
@@ -80,7 +91,6 @@ def test_tasks_write_their_own_files_unless_those_would_be_many_and_small(
         spark.conf.set("spark.sql.shuffle.partitions", shuffled or "1")
     assert len(table.manifest().files) - before == files
     assert found(spark, table) == sorted(2 * list(range(3 * queues)))
-    assert spark.conf.get("spark.sql.maxConcurrentOutputFileWriters") == "0", "the session is as it was"
 
 
 def test_a_batch_that_another_job_added_meanwhile_is_not_added_again(
@@ -107,8 +117,6 @@ def test_of_two_steps_from_one_version_one_is_taken(spark: SparkSession, table: 
     assert table.drop(lambda partition: True) == 1
     assert table.append(some(spark, 2))
     (file,) = table.manifest().files
-    from remuda.spark.versions import Step
-
     assert [one.commit(Step(dropped=(file,))) for one in seen] == [False, False]
     newest = [table.manifest(), table.manifest()]
     assert [one.commit(Step(dropped=(file,))) for one in newest] == [True, False]
@@ -165,9 +173,8 @@ def test_texts_of_any_length_part_a_table(spark: SparkSession, table: LakeTable)
     assert sorted(map(tuple, table.read(spark).collect())) == rows
     table.rewrite(spark, lambda of: of["queue"] == names[1], lambda old: old.withColumn("number", F.col("number") + 9))
     assert [row["number"] for row in table.read(spark).where(F.col("queue") == F.lit(names[1])).collect()] == [10]
-    if lake_format(str(table.root.parent)) == DELTA:
-        told = pa.table(DeltaTable(table.root).to_pyarrow_table())
-        assert sorted(told["queue"].to_pylist(), key=str) == sorted(names, key=str)
+    told = pa.table(DeltaTable(table.root).to_pyarrow_table())
+    assert sorted(told["queue"].to_pylist(), key=str) == sorted(names, key=str)
 
 
 def test_times_are_written_as_every_engine_reads_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -200,21 +207,79 @@ def test_a_folder_that_holds_older_versions_too_is_not_read_as_plain_parquet(
         lambda: duckdb.execute(f"select count(*) from read_parquet('{everything}')").fetchall(),
     ]
     for read in readers:
-        with pytest.raises(Exception, match=r"READ-THIS-TABLE-BY-remuda\.lake\.read|must end with PAR1"):
+        with pytest.raises(Exception, match=r"READ-THIS-TABLE-AS-DELTA|must end with PAR1"):
             read()  # Polars does not say which file it is
     assert found(spark, table) == [1, 2]
 
 
-def test_a_lake_keeps_its_format(tmp_path: Path) -> None:
-    lake = str(tmp_path / "lake")
-    assert lake_format(lake) == PARQUET
-    begin_lake(lake, DELTA)
-    begin_lake(lake, DELTA)
-    assert lake_format(lake) == DELTA
-    with pytest.raises(Conflict, match="are delta; nothing was changed"):
-        begin_lake(lake, PARQUET)
-    with pytest.raises(InvalidOption, match="parquet or delta, not 'iceberg'"):
-        begin_lake(lake, "iceberg")
-    (tmp_path / "older" / "messages" / "_manifests").mkdir(parents=True)
-    with pytest.raises(Conflict, match="are parquet; nothing was changed"):
-        begin_lake(str(tmp_path / "older"), DELTA)
+def test_p7_small_files_are_put_together_and_the_rows_stay(spark: SparkSession, table: LakeTable) -> None:
+    rows = spark.range(400).selectExpr("id as number", "string(id % 2) as date", "string(id % 3) as queue")
+    for part in range(4):
+        table.append(rows.where(f"number % 4 = {part}").repartition(2))
+    before, version = plain(table.read(spark)), table.manifest().version
+    gone, made = table.optimize(spark)
+    assert (gone, made) == (len(table.manifest().files) + gone - made, 6)
+    assert plain(table.read(spark)) == before
+    assert table.manifest().version == version + 1
+    assert table.optimize(spark) == (0, 0), "what is put together is left alone"
+    assert table.vacuum(0) == gone
+    assert plain(table.read(spark)) == before
+
+
+def as_older_remuda(lake: Path) -> None:
+    """Lakes were lists of files, version by version."""
+    for log in lake.glob("*/_delta_log"):
+        newest = lake_table(str(lake), log.parent.name).manifest()
+        actions = (json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines())
+        batches = {one["txn"]["appId"]: one["txn"]["version"] for one in actions if "txn" in one}
+        files = []
+        for file in newest.files:
+            partition, path = file.partition, file.path
+            if "date" in partition and "queue" in file.bounds:  # which named a folder too
+                partition = {**partition, "queue": file.bounds["queue"][0]}
+                path = f"{folder(partition, ['date', 'queue'])}/{Path(path).name}"
+                (log.parent / path).parent.mkdir(exist_ok=True)
+                (log.parent / file.path).rename(log.parent / path)
+            files.append({"path": path, "partition": partition})
+        (log.parent / "_manifests").mkdir()
+        manifest = {"version": newest.version, "time": 1.0, "files": files, "batches": batches, "dropped": {}}
+        (log.parent / "_manifests" / f"{newest.version:020d}.json").write_text(json.dumps(manifest))
+        shutil.rmtree(log)
+
+
+def test_p7_a_lake_of_the_older_format_becomes_delta_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    data, lake = tmp_path / "data", tmp_path / "lake"
+    half_sealed(data, 600)
+    place = Place(url=str(data), lake=str(lake))
+    for name in ("archive", "lifecycle", "history"):
+        JOBS[name](spark, place)
+        as_older_remuda(lake)
+    before = {name: plain(lake_table(str(lake), name).read(spark)) for name in ("messages", "events", "lifecycle")}
+    log = EmbeddedLog(str(data))
+    assert archived(str(lake), log) == log.cut()
+    with pytest.raises(Conflict, match=r"can only be read; nothing was changed.*remuda lake convert"):
+        lake_table(str(lake), "lifecycle").drop(lambda _: True)
+    told = CliRunner().invoke(lake_app, ["convert", str(lake)])
+    assert told.exit_code == 0, told.output
+    assert "files are in Delta's log" in told.output
+    assert not list(lake.glob("*/_manifests"))
+    assert {name: plain(lake_table(str(lake), name).read(spark)) for name in before} == before
+    assert archived(str(lake), log) == log.cut()
+    assert polars.scan_delta(str(lake / "messages")).collect().height == 700
+    with broker_at(data) as broker:
+        publish(broker, 50, start=700)
+    for name in ("archive", "lifecycle", "history"):
+        JOBS[name](spark, place)
+    assert messages_table(str(lake)).read(spark).count() == 750
+    assert "already" in CliRunner().invoke(lake_app, ["convert", str(lake)]).output
+
+
+def test_p7_a_new_lake_is_delta(spark: SparkSession, tmp_path: Path) -> None:
+    half_sealed(tmp_path / "data", 300)
+    JOBS["archive"](spark, Place(url=str(tmp_path / "data"), lake=str(tmp_path / "lake")))
+    assert len(DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()) == 400
+    told = CliRunner().invoke(lake_app, ["optimize", str(tmp_path / "lake")])
+    assert told.exit_code == 0, told.output
+    told = CliRunner().invoke(lake_app, ["vacuum", str(tmp_path / "lake"), "--older-than", "1ms"])
+    assert told.exit_code == 0, told.output
+    assert len(DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()) == 400

@@ -17,17 +17,20 @@ from typer.testing import CliRunner
 
 from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
 from remuda.model.message import Message
-from remuda.spark import pins, read
+from remuda.spark import read
 from remuda.spark.commands import app
-from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.lake import LakeTable, begin_lake
-from remuda.spark.lives import lives
-from remuda.spark.losses import Gap
+from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import archived_messages, lifecycle_table, messages_table
-from remuda.spark.pipelines.jobs import JOBS, Place, checkpoint_of, history_table, metrics_table
+from remuda.spark.pipelines.following import Place, checkpoint_of
+from remuda.spark.pipelines.jobs import JOBS, history_table, metrics_table
 from remuda.spark.pipelines.mending import COLLECTED
 from remuda.spark.pipelines.metrics import metrics
-from remuda.spark.selection import Selection
+from remuda.spark.source import snapshots
+from remuda.spark.source.directory_log import EmbeddedLog
+from remuda.spark.source.documents import lives
+from remuda.spark.source.losses import Gap
+from remuda.spark.source.selection import Selection
+from tests.begun import begun
 from tests.broker.kit import HOUR, ManualClock
 from tests.spark.samples import broker_at, column, finish, half_sealed, load, numbers, plain, play, publish, seal
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def let_go() -> Iterator[None]:
     yield
-    pins.release()
+    snapshots.release()
 
 
 @pytest.fixture
@@ -200,9 +203,7 @@ def test_rewriting_takes_exactly_what_it_replaces(spark: SparkSession, tmp_path:
     assert plain(table.read(spark)) == plain(rows)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place, kind: str) -> None:
-    begin_lake(place.lake, kind)
+def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place) -> None:
     names = ["__HIVE_DEFAULT_PARTITION__", "a b/c=d%e", "ü" * 120]
     with broker_at(Path(place.url)) as broker:
         for name in names:
@@ -214,11 +215,10 @@ def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place,
     table.append(archived_messages(load(spark, Path(place.url))))
     found = column(table.read(spark), "queue")
     assert sorted(map(str, found)) == sorted([*names, "None", "things"])
-    if kind == "delta":
-        elsewhere = polars.scan_delta(str(table.root))
-        assert sorted(map(str, elsewhere.collect()["queue"])) == sorted([*names, "None", "things"])
-        for name in names:
-            assert elsewhere.filter(polars.col("queue") == name).collect()["queue"].to_list() == [name]
+    elsewhere = polars.scan_delta(str(table.root))
+    assert sorted(map(str, elsewhere.collect()["queue"])) == sorted([*names, "None", "things"])
+    for name in names:
+        assert elsewhere.filter(polars.col("queue") == name).collect()["queue"].to_list() == [name]
 
 
 class Copying:
@@ -229,7 +229,7 @@ class Copying:
         stream = self._spark.readStream.format("remuda").option("maxRowsPerTrigger", 250).load(str(self._source))
         rows = stream.selectExpr("'copies' as name", "body")
         writer = rows.writeStream.format("remuda").options(**options).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(checkpoint)).start(str(self._target)).awaitTermination()
+        writer.option("checkpointLocation", str(checkpoint)).start(str(begun(self._target))).awaitTermination()
 
 
 def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.core.compacter import history_key
 from remuda.model.message import Message
-from remuda.spark import pins, read
+from remuda.spark import read
 from remuda.spark.pipelines.archive import archived_messages
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.ingest import Routes, judged
 from remuda.spark.pipelines.metrics import dead_reasons, funnel, metrics
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
-from remuda.spark.source import table_schema
+from remuda.spark.source import snapshots
+from remuda.spark.source.data_source import table_schema
 from tests.spark.samples import broker_at, load
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def test_p4_spark_judges_30_000_messages_as_the_broker_does(spark: SparkSession,
     assert wrong == {}
     assert sum(not queues for queues in expected.values()) > 300
     told = history(read(spark, tmp_path, "messages")).collect()
-    pins.release()
+    snapshots.release()
     assert {history_key(row["object"], row["key"]): bytes(row["digest"]) for row in told} == remembered
 
 

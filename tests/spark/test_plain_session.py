@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.spark.java import JavaMissing, find_java, write_shim
+from remuda.spark.session.java import JavaMissing, find_java, write_shim
 from tests.spark.samples import half_sealed
 from tests.spark.servers import quick_java
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 import remuda.spark
 from remuda import Message
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import reference
 from remuda.log.streams.writer import Retention, StreamWriter
@@ -27,13 +27,14 @@ from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
-from remuda.spark.options import ReadOptions
-from remuda.spark.pipelines.jobs import JOBS, Place, history_table, lake_table
+from remuda.spark.pipelines.following import Place
+from remuda.spark.pipelines.jobs import JOBS, history_table, lake_table
 from remuda.spark.progress import progress
 from remuda.spark.report import Wish, make_report
 from remuda.spark.sink import BatchSink
-from remuda.spark.source import LogReader, table_schema
-from remuda.spark.stream import LogStream
+from remuda.spark.source.data_source import LogReader, table_schema
+from remuda.spark.source.following import LogStream
+from remuda.spark.source.read_options import ReadOptions
 from tests.log.eventlogs import WrittenStream, now
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,9 @@ from pyspark.errors import PySparkException
 
 from remuda import lake
 from remuda.model.errors import InvalidOption
-from remuda.spark import pins, read, session
-from remuda.spark.lake import begin_lake
-from remuda.spark.source import RemudaSource
+from remuda.spark import read, session
+from remuda.spark.source import snapshots, verifying
+from remuda.spark.source.data_source import RemudaSource
 from tests.spark.samples import broker_at, half_sealed, load, offsets, plain, play, publish, seal
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def let_go() -> Iterator[None]:
     yield
-    pins.release()
+    snapshots.release()
 
 
 @pytest.mark.parametrize("table", ["messages", "events", "lifecycle"])
@@ -80,15 +81,37 @@ def test_l3_a_damaged_segment_costs_only_its_own_rows(spark: SparkSession, tmp_p
     half_sealed(tmp_path, 1500)
     files = sorted((tmp_path / "sealed").glob("messages-*"))
     for file, place in ((files[0], 100), (files[1], -30)):
-        data = bytearray(file.read_bytes())
-        data[place] ^= 255
-        file.write_bytes(data)
-    for frame in (read(spark, tmp_path, "messages"), load(spark, tmp_path)):
-        with pytest.raises(PySparkException, match=r"rows are missing .*: offsets \d+ to \d+ \(damaged or removed\)"):
-            frame.count()
+        _damage(file, place)
+    missing = r"rows are missing .*: offsets \d+ to \d+ \(damaged or removed\)"
+    with pytest.raises(PySparkException, match=missing):
+        load(spark, tmp_path).count()
+    with pytest.raises(Exception, match=f"{missing}|CRC checksum verification failed|FAILED_READ_FILE"):
+        read(spark, tmp_path, "messages").agg({"body": "max"}).collect()
     found = offsets(read(spark, tmp_path, "messages", failOnDataLoss=False))
     assert found == offsets(load(spark, tmp_path, failOnDataLoss=False))
     assert 0 < len(found) < 1600
+
+
+def _damage(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 255
+    file.write_bytes(data)
+
+
+def test_l3_every_damaged_page_stops_spark_s_own_reader(spark: SparkSession, tmp_path: Path) -> None:
+    """Wherever the damage is: no row is ever wrong."""
+    half_sealed(tmp_path / "data", 600)
+    file = sorted((tmp_path / "data" / "sealed").glob("messages-*"))[0]
+    whole = file.read_bytes()
+    right = plain(read(spark, tmp_path / "data"))
+    for place in range(4, len(whole) - 8, len(whole) // 12):
+        _damage(file, place)
+        try:
+            told = plain(read(spark, tmp_path / "data"))
+        except Exception as error:
+            told = [str(error)]
+        assert told == right or re.search("rows are missing|CRC|FAILED_READ_FILE", told[0]), place
+        file.write_bytes(whole)
 
 
 def test_what_was_listed_stays_readable_while_the_broker_shrinks_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -112,7 +135,7 @@ def test_pins_go_with_the_process_and_those_of_dead_ones_at_the_next_read(spark:
     read(spark, tmp_path, "messages")
     mine = list((tmp_path / "pins").iterdir())
     assert len(mine) == 1
-    pins.release()
+    snapshots.release()
     assert not (tmp_path / "pins").exists()
     dead = tmp_path / "pins" / mine[0].name.replace(mine[0].name.rpartition("-")[2], "999999999")
     dead.mkdir(parents=True)
@@ -141,13 +164,10 @@ def test_a_session_is_asked_for_with_the_right_types(arguments: dict[str, Any]) 
 
 @pytest.mark.parametrize("place", ["", "\0", "a\0b"])
 def test_a_path_that_can_be_none_is_refused(spark: SparkSession, place: str) -> None:
-    for wrong in (
-        lambda: read(spark, place),
-        lambda: lake.read(spark, place, "messages"),
-        lambda: begin_lake(place, "delta"),
-    ):
-        with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not "):
-            wrong()
+    with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not "):
+        read(spark, place)
+    with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not "):
+        lake.read(spark, place, "messages")
 
 
 def test_what_is_wrong_is_said_before_spark_is_asked(spark: SparkSession, tmp_path: Path) -> None:
@@ -171,3 +191,41 @@ def test_stream_options_are_refused(spark: SparkSession, tmp_path: Path) -> None
         source = RemudaSource({"path": str(tmp_path), name: value})
         with pytest.raises(InvalidOption, match="is for streams"):
             source.reader(source.schema())
+
+
+def _never(disk: object, name: str) -> bool:
+    raise AssertionError(f"{name} was read once more")
+
+
+def test_p7_planning_reads_names_and_footers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks read the rows, and verify the pages that they read; a footer is read once."""
+    half_sealed(tmp_path, 1500)
+    monkeypatch.setattr(verifying, "is_whole", _never)
+    assert read(spark, tmp_path).select("offset").count() == 1600
+    monkeypatch.setattr(verifying, "pages_are_checked", _never)
+    assert read(spark, tmp_path).select("offset").count() == 1600
+
+
+@pytest.mark.parametrize("few", [0, 1 << 30], ids=["by tasks", "here"])
+def test_p7_what_may_be_left_out_is_found_by_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(verifying, "_FEW_BYTES", few)
+    half_sealed(tmp_path, 1500)
+    _damage(sorted((tmp_path / "sealed").glob("messages-*"))[0], 100)
+    found = offsets(read(spark, tmp_path, "messages", failOnDataLoss=False))
+    assert found == offsets(load(spark, tmp_path, failOnDataLoss=False))
+    assert 0 < len(found) < 1600
+
+
+def test_p7_the_live_tail_is_told_what_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
+    """By all options, and sealed files that hold none of the numbers are not looked at."""
+    half_sealed(tmp_path, 1500)
+    with broker_at(tmp_path) as broker:
+        publish(broker, 50, "fruit", start=2000)
+    frame = read(spark, tmp_path, queues=["fruit"], fromOffset=1200, since="2020-01-01")
+    assert len(offsets(frame)) == 50
+    options = frame._jdf.queryExecution().toString()
+    assert "sealed/messages-00000000000000000000" not in options

@@ -26,11 +26,9 @@ from remuda.broker.threads import EmbeddedBroker
 from remuda.cli import main
 from remuda.model.document import Document, QueueView
 from remuda.model.errors import DirectoryNotWritable, InvalidOption
+from remuda.model.life import LIVE, PARKED
 from remuda.model.message import Message
-from remuda.model.state import LIVE, PARKED, State
-from remuda.spark import extra
-from remuda.spark.extra import SparkMissing
-from remuda.spark.java import JavaMissing
+from remuda.model.state import State
 from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.report import Report, Wish, limits, make_report, print_report, render, sources, write_page
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Step, Times, Window
@@ -38,9 +36,12 @@ from remuda.spark.report.gather import gather
 from remuda.spark.report.scale import CountScale, TimeScale, clock_ticks
 from remuda.spark.report.windows import starts, window_length
 from remuda.spark.report.words import number, seconds, share, visible
-from remuda.spark.selection import Selection
-from remuda.spark.source import table_schema
-from remuda.spark.tables import LIFECYCLE
+from remuda.spark.session import missing_pyspark
+from remuda.spark.session.java import JavaMissing
+from remuda.spark.session.missing_pyspark import SparkMissing
+from remuda.spark.source.data_source import table_schema
+from remuda.spark.source.selection import Selection
+from remuda.spark.source.tables import LIFECYCLE
 from tests.privileges import unwritable_directory
 from tests.spark.samples import broker_at
 
@@ -83,7 +84,7 @@ def play_shop(broker: EmbeddedBroker) -> None:
     take("orders", 3).retry(reason="the bank still sleeps")
     take("orders", 3).ack()
     broker.publish([Message("parcels", b"heavy") for _ in range(3)])
-    take("parcels", 3).dead([0, 1], reason="moved to post: nobody there", to="post")
+    take("parcels", 3).dead([0, 1], reason="nobody there", to="post")
     take("post", 2).ack([0])
     broker.publish([Message("orders", b"%d" % number) for number in range(4)])
     for _ in range(2):
@@ -116,7 +117,7 @@ def percentiles(values: list[int]) -> Times:
 
 
 def is_moved(view: QueueView) -> bool:
-    return view.reason == "moved to post: nobody there"
+    return view.moved_to == "post"
 
 
 def counted(copies: list[tuple[Document, QueueView]], unchanged: int = 0) -> Figures:
@@ -213,14 +214,14 @@ def test_u3_a_small_log_is_told_the_same_without_spark(
 ) -> None:
     """Every figure, window, step and reason; and it needs no PySpark."""
     told = make_report(Wish(url=shop[0], **wish), engine="spark")
-    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None if name == "pyspark" else name)
     assert as_told(make_report(Wish(url=shop[0], **wish))) == as_told(told)
     assert told.messages > 5
 
 
 def test_u3_a_large_log_is_left_to_spark(shop: tuple[str, list[Document]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HERE", 10)
-    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None if name == "pyspark" else name)
     with pytest.raises(SparkMissing):
         make_report(Wish(url=shop[0]))
     assert make_report(Wish(url=shop[0]), engine="here").messages > 20
@@ -267,7 +268,7 @@ def test_a_report_of_some_queues_and_times(
     (queue,) = mail.queues
     assert queue.name == "mail"
     assert (mail.figures.published, mail.figures.unchanged, mail.window) == (2, 7, 60.0)
-    assert queue.figures.unchanged_share == 7 / 9
+    assert (queue.figures.published, queue.figures.unchanged) == (2, 7)
     assert mail.selection == "queue mail"
     assert report.last is not None
     late = make_report(Wish(url=shop[0], since=round(report.last.timestamp() * 1e6)), engine=engine)
@@ -282,6 +283,7 @@ def test_of_many_queues_the_busiest_are_told_in_detail(spark: SparkSession) -> N
         "id as offset", "concat('queue-', case when id < 1000 then id else id % 20 end) as queue", "'n' as name",
         "'E' as state", "false as success", "true as archived", "timestamp_micros(id * 1000000) as created",
         "timestamp_micros(id * 1000000 + 5) as consumed", "cast(null as timestamp) as processed",
+        "cast(null as string) as moved_to",
         "timestamp_micros(id * 1000000 + 9) as failed", "150 as attempts", "concat('order ', id) as reason",
         "cast(null as bigint) as duration",
     )  # fmt: skip

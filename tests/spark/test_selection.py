@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from remuda.model.errors import InvalidOption
-from remuda.spark.options import ReadOptions
-from remuda.spark.selection import Selection, parse_time
+from remuda.spark.source.read_options import ReadOptions
+from remuda.spark.source.selection import Selection, parse_time
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NOON_MICROS = 1769860800000000

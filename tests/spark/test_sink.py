@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from remuda.log import spool
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.spark.sink import BatchSink, check_columns, to_spool
+from tests.begun import begun
 from tests.spark.samples import broker_at, column, half_sealed, load, numbers
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def orders(spark: SparkSession, count: int, parts: int = 2) -> DataFrame:
 
 
 def write(frame: DataFrame, path: Path, **options: Any) -> None:
-    frame.write.format("remuda").mode("append").options(**options).save(str(path))
+    frame.write.format("remuda").mode("append").options(**options).save(str(begun(path)))
 
 
 def published(path: Path) -> list[int]:
@@ -35,7 +36,7 @@ def published(path: Path) -> list[int]:
         return numbers(body for record in broker.spectate().messages() for body in record.messages.bodies)
 
 
-def test_rows_are_published_even_where_no_broker_was_yet(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_published_when_a_broker_next_opens_the_log(spark: SparkSession, tmp_path: Path) -> None:
     write(orders(spark, 100), tmp_path / "data")
     assert published(tmp_path / "data") == list(range(100))
     assert not list((tmp_path / "data" / "spool" / "staging").iterdir())
@@ -83,7 +84,7 @@ def test_rows_that_can_be_no_messages_are_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         write(spark.sql(query), tmp_path / "data", **options)
-    assert not (tmp_path / "data").exists()
+    assert not (tmp_path / "data" / "spool").exists()
 
 
 @pytest.mark.parametrize("queue", ["", "line\nbreak", "x" * 256])
@@ -130,7 +131,7 @@ class Copying:
         stream = self._spark.readStream.format("remuda").option("maxRowsPerTrigger", 250).load(str(self.source))
         rows = stream.selectExpr("'copies' as name", f"{body} as body")
         writer = rows.writeStream.format("remuda").options(**options).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(self.checkpoint)).start(str(self.target)).awaitTermination()
+        writer.option("checkpointLocation", str(self.checkpoint)).start(str(begun(self.target))).awaitTermination()
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "waiting"])

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message, Priority
-from remuda.spark.embedded import group_start
-from remuda.spark.options import ReadOptions
-from remuda.spark.source import Part, Shape, read_part, rows_per_part
+from remuda.spark.source.data_source import ReadPartition, Shape, read_part, rows_per_part
+from remuda.spark.source.directory_log import EmbeddedLog, group_start
+from remuda.spark.source.read_options import ReadOptions
 from tests.spark.samples import (
     broker_at,
     column,
@@ -293,7 +293,12 @@ def test_parts_begin_where_row_groups_do() -> None:
 def test_what_a_worker_has_loaded_is_not_collected_after_each_task(log: Path) -> None:
     """Spark's workers call `gc.collect()` between tasks, which took most of the time of a small one."""
     options, shape = ReadOptions.parse({"path": str(log)}), Shape("messages", StructType().add("body", "binary"))
-    read = [batch for part in (Part(0, 10), Part(10, 20)) for batch in read_part(options, shape, part)]
+    identity = EmbeddedLog(str(log)).identity
+    read = [
+        batch
+        for part in (ReadPartition(0, 10, identity), ReadPartition(10, 20, identity))
+        for batch in read_part(options, shape, part)
+    ]
     assert sum(batch.num_rows for batch in read) == 20
     assert gc.get_freeze_count() > 10_000
     gc.unfreeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,14 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from remuda.spark import commands
+from remuda.spark import commands, restarting
 from remuda.spark.commands import app
-from remuda.spark.progress import progress
+from remuda.spark.progress import Trouble, note_of, progress, trouble_of
 from remuda.spark.watching import QueryProgress, summary
-from tests.spark.samples import broker_at, load, play, publish
+from tests.begun import begun
+from tests.spark.samples import broker_at, half_sealed, load, play, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +65,7 @@ def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(
         eventually(lambda: bool(told_so_far))
         interrupt_unless(usual)
 
-    command = ["run", "ingest", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--continuous"]
+    command = ["run", "ingest", str(begun(tmp_path / "data")), "--lake", str(tmp_path / "lake"), "--continuous"]
     stopper = threading.Thread(target=interrupt, daemon=True)
     stopper.start()
     ran = CliRunner().invoke(app, [*command, "--set", f"source={tmp_path / 'files'}", "--set", "order=number"])
@@ -103,6 +106,7 @@ def test_ctrl_c_while_spark_starts_ends_a_run_quietly(tmp_path: Path, how: str, 
 _INTERRUPTED = """
 import os, signal
 import remuda.spark
+from remuda.spark import restarting
 from remuda.spark.commands import app
 
 begin = remuda.spark.session
@@ -174,3 +178,46 @@ def interrupt_unless(usual: object) -> None:
     """Ctrl-C, if somebody listens to it: what is over already leaves the rest of the tests alone."""
     if signal.getsignal(signal.SIGINT) is not usual:
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_p7_a_query_that_fails_is_started_again_and_status_tells(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume that goes and comes back costs a pause."""
+    monkeypatch.setattr(restarting, "_FIRST", 0.1)
+    data, lake, away = tmp_path / "data", str(tmp_path / "lake"), tmp_path / "away"
+    half_sealed(data, 300)
+    told_so_far = listen(monkeypatch)
+    usual = signal.getsignal(signal.SIGINT)
+    troubles: list[str] = []
+
+    def act() -> None:
+        eventually(lambda: bool(told_so_far))
+        data.rename(away)
+        eventually(note_of(lake, "history").exists)
+        troubles.append(note_of(lake, "history").read_text() if note_of(lake, "history").exists() else "")
+        away.rename(data)
+        with broker_at(data) as broker:
+            publish(broker, 10, start=400)
+        eventually(lambda: trouble_of(lake, "history") is None)
+        interrupt_unless(usual)
+
+    stopper = threading.Thread(target=act, daemon=True)
+    stopper.start()
+    ran = CliRunner().invoke(app, ["run", "history", str(data), "--lake", lake, "--continuous"])
+    stopper.join(200)
+    assert ran.exit_code == 0, ran.output
+    assert re.search("there is no directory|cannot be", troubles[0])
+    assert progress(str(data), lake)[0]["behind"] == 0
+
+
+def test_p7_status_tells_what_keeps_a_pipeline_from_going_on(tmp_path: Path) -> None:
+    data, lake = begun(tmp_path / "data"), tmp_path / "lake"
+    (lake / "_checkpoints" / "archive-messages").mkdir(parents=True)
+    note = note_of(str(lake), "archive")
+    note.parent.mkdir()
+    for ended, then in ((False, "it is tried again"), (True, "it was given up")):
+        note.write_bytes(msgspec.json.encode(Trouble(3, "the disk is full", time.time(), ended)))
+        told = CliRunner().invoke(app, ["status", str(data), "--lake", str(lake)])
+        text = f"archive-messages failed 3 times since its last batch, and {then}: the disk is full"
+        assert text in " ".join(told.output.split())

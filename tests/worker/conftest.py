@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.worker import QueueType
 from tests.worker.kit import Stage
 

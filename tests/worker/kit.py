@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.connection import Connection
-from remuda.amqp.delivery import Delivery
-from remuda.amqp.properties import Properties, encode_properties
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.codec.properties import Properties, encode_properties
 from remuda.worker import QueueType, Task, TaskMessage, Worker, WorkerConfig, WorkerFactory
 from remuda.worker.factory import Answer
 from remuda.worker.tasks import encode_task, parse_task

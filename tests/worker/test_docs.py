@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import remuda
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.worker import TaskMessage
 from remuda.worker.tasks import encode_task, parse_task
 

@@ -85,7 +85,7 @@ def handle(task: Task) -> Result:
 def test_a_task_from_amqplib(stage: Stage, node: Path) -> None:
     """Everything of the message that is not the worker's own comes back in the result."""
     with stage.worker(handle):
-        answer = exchange(node, stage, json.dumps(TASK), {"own": 1, "x-caf-worker-retry": 1})
+        answer = exchange(node, stage, json.dumps({**TASK, "to": stage.input}), {"own": 1, "x-caf-worker-retry": 1})
     result = json.loads(answer["body"])
     assert set(result) == set(TASK)
     for name in ("version", "taskId", "taskClassifier", "taskApiVersion", "context", "tracking", "correlationId"):

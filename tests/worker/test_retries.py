@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remuda.amqp.tables import Float32, Int16, Int64, RawText, Scaled, Timestamp, UInt8
+from remuda.amqp.codec.tables import Float32, Int16, Int64, RawText, Scaled, Timestamp, UInt8
 from remuda.worker import QueueType, Task, TaskStatus
 from remuda.worker.tasks import parse_task
 from tests.worker.kit import Stage, until
@@ -131,8 +131,8 @@ def test_hostile_header_values_never_stop_the_consumer(stage: Stage) -> None:
 
 def test_other_headers_survive_every_republish(classic: Stage) -> None:
     """W4: byte for byte, of every type, over a retry, a refusal and a rejection."""
-    from remuda.amqp.properties import raw_headers
-    from remuda.amqp.tables import scan
+    from remuda.amqp.codec.properties import raw_headers
+    from remuda.amqp.codec.tables import scan
 
     own = {f"h{number}": value for number, value in enumerate(HOSTILE)}
     retry = f"{classic.input}-retry"

@@ -8,21 +8,22 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.delivery import Delivery
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
 from remuda.amqp.errors import Closed, ProtocolError
-from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.model import cap_headers
 from remuda.model.errors import InvalidMessage, InvalidOption
 
-ID: Final = "cap-msg-id"
-NAME: Final = "cap-msg-name"
-TYPE: Final = "cap-msg-type"
-SENT: Final = "cap-senttime"
-GROUP: Final = "cap-msg-group"
-CALLBACK: Final = "cap-callback-name"
-CORRELATION: Final = "cap-corr-id"
-SEQUENCE: Final = "cap-corr-seq"
-EXCEPTION: Final = "cap-exception"
+ID: Final = cap_headers.ID
+NAME: Final = cap_headers.NAME
+TYPE: Final = cap_headers.TYPE
+SENT: Final = cap_headers.SENT
+GROUP: Final = cap_headers.GROUP
+CALLBACK: Final = cap_headers.CALLBACK
+CORRELATION: Final = cap_headers.CORRELATION
+SEQUENCE: Final = cap_headers.SEQUENCE
+EXCEPTION: Final = cap_headers.EXCEPTION
 
 DEFAULT_EXCHANGE: Final = "cap.default.router"
 MESSAGE_TTL: Final = 864_000_000
@@ -53,7 +54,7 @@ class CapMessage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sent(self) -> datetime | None:
         """When it was sent, if that can be read; times without a zone are UTC."""
-        return _time(self.headers.get(SENT, ""))
+        return time_of(self.headers.get(SENT, ""))
 
 
 def exchange_name(version: str = "v1") -> str:
@@ -73,10 +74,20 @@ def read(delivery: Delivery) -> CapMessage:
     except ProtocolError as error:
         raise InvalidMessage(f"the headers cannot be read: {error.text}") from None
     headers = {name: _text(value) for name, value in table.items() if not isinstance(value, dict | list)}
-    for required in (ID, NAME):
-        if not headers.get(required):
-            raise InvalidMessage(f"the header {required} is missing; every CAP message has one")
+    if (problem := problem_of(headers)) is not None:
+        raise InvalidMessage(problem)
     return CapMessage(id=headers[ID], name=headers[NAME], body=delivery.body, headers=headers)
+
+
+def problem_of(headers: Mapping[str, str]) -> str | None:
+    """Why these are not the headers of a CAP message, if they are not."""
+    missing = next((required for required in (ID, NAME) if not headers.get(required)), None)
+    return None if missing is None else f"the header {missing} is missing; every CAP message has one"
+
+
+def is_exchange(name: str) -> bool:
+    """Whether it is CAP's exchange, of any version."""
+    return name == DEFAULT_EXCHANGE or name.startswith(f"{DEFAULT_EXCHANGE}.")
 
 
 def properties(
@@ -92,13 +103,6 @@ def properties(
         if not isinstance(value, str) or (key in (ID, NAME) and not value):
             raise InvalidMessage(f"the header {key} must be a string, since CAP reads only strings, not {value!r}")
     return encode_properties(Properties(headers=table, delivery_mode=PERSISTENT, message_id=message_id))
-
-
-def reply_headers(parent: CapMessage) -> dict[str, str]:
-    """What ties an answer to its question: the direct parent's id, and its place in the conversation."""
-    headers = {CORRELATION: parent.id, SEQUENCE: str(parent.correlation_sequence + 1)}
-    trace = parent.headers.get("traceparent")
-    return headers if trace is None else {**headers, "traceparent": trace}
 
 
 def bind(
@@ -132,7 +136,8 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _time(text: str) -> datetime | None:
+def time_of(text: str) -> datetime | None:
+    """A time as CAP writes it; without a zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

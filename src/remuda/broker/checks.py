@@ -9,40 +9,22 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
 from typing import Any, Final
 
 import msgspec
 
-from remuda.model.commands import (
-    Bind,
-    Clear,
-    ConfigureQueue,
-    DeclareExchange,
-    DeclareQueue,
-    Forget,
-    Move,
-    Publish,
-    Pull,
-    RemoveExchange,
-    RemoveQueue,
-    Reprocess,
-    SetStatus,
-    Subscribe,
-    Unbind,
-)
-from remuda.model.durations import DAY, MICROSECOND, SECOND, Duration
 from remuda.model.errors import InvalidMessage, InvalidOption, NotFound, PartlyRefused
-from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
-from remuda.model.messages import Column, Messages, of_plain
-from remuda.model.options import QueueOptions, Status, read_duration, read_enum, read_options
-from remuda.model.results import Receipt
-from remuda.model.routing import Binding, ExchangeKind
-from remuda.model.runs import Run, merged
+from remuda.model.messages import Column, Messages, cell, of_plain
+from remuda.model.notes import NOTE, Note, read_note
+from remuda.model.operations.commands import Once, Publish, Pull, Subscribe
+from remuda.model.operations.results import Receipt
+from remuda.model.operations.verbs import LANES
+from remuda.model.queues.options import Options, read_options
 from remuda.model.settlement import Outcome, Settlement
-from remuda.model.state import PARKED, State
-from remuda.model.texts import (
+from remuda.model.values.durations import DAY, MICROSECOND, SECOND, Duration
+from remuda.model.values.option_reading import read_duration, read_enum
+from remuda.model.values.texts import (
     MAX_NAME_BYTES,
     is_plain_name,
     read_count,
@@ -52,15 +34,12 @@ from remuda.model.texts import (
     read_text,
     shown,
 )
-from remuda.model.topics import root
 from remuda.native import columns
 
 Publishable = Message | Messages | Sequence[Message]
-Options = QueueOptions | Mapping[str, Any] | None
-LANES: Final = ("all", "priority", "regular")
+ONCE: Final = ("waiting", "ever")
 CLEAR_AFTER: Final = ("none", *LANES)
 _IN_2001: Final = 10**15
-_FAILED: Final = PARKED | {State.RETRY}
 
 _numbers = itertools.count(1)
 _own = threading.local()
@@ -175,6 +154,40 @@ def report_refusals(receipt: Receipt) -> None:
         f"The first, in row {row}: {first}"
     )
     raise PartlyRefused(text, receipt)
+
+
+def lives(once: str | None) -> bool | None:
+    """Whether an id that is published once is new if no message has ever had it; None if it is no such publish."""
+    if once is None:
+        return None
+    if not isinstance(once, str) or once not in ONCE:
+        raise InvalidOption(f"once must be {' or '.join(map(repr, ONCE))}, not {shown(once)}; nothing was stored")
+    return once == "ever"
+
+
+def published_once(command: Publish, ever: bool, upto: int, found: Sequence[int]) -> Publish:
+    """The same command, to be carried out only if the message's id is new."""
+    return msgspec.structs.replace(command, once=Once(ever, upto, tuple(found)))
+
+
+def published_with(command: Publish, note: Note) -> Publish:
+    """The same command, whose last message is a note."""
+    note, messages = read_note(note), command.messages
+    if not messages.bodies or cell(messages.name, len(messages) - 1) != NOTE or command.exchange is not None:
+        raise InvalidMessage(
+            f"the last message of a batch with note= must be named {NOTE!r}, without a router; nothing was stored"
+        )
+    if not isinstance(messages.ids, list) or not messages.ids[-1]:
+        raise InvalidMessage("a note needs an id of its own; nothing was stored")
+    return msgspec.structs.replace(command, note=note)
+
+
+def id_for_once(command: Publish) -> str:
+    """The id that must be new."""
+    messages = command.messages
+    if len(messages.bodies) != 1 or not messages.id(0) or command.exchange is not None:
+        raise InvalidMessage("once= takes a single message with an id of your own, and no router; nothing was stored")
+    return messages.id(0)
 
 
 # Consuming
@@ -324,7 +337,9 @@ def checked_settlement(given: Settlement, consumer: str) -> Settlement:
         outcome, consumer, reason=given.reason, detail=given.detail, to=given.to, front=given.front,
         counted=given.counted,
     )  # fmt: skip
-    return msgspec.structs.replace(made, delay=delay, who=read_optional_text("who", given.who))
+    who, whole = read_optional_text("who", given.who), read_flag("whole", given.whole)
+    awaits = read_count("awaits", given.awaits)
+    return msgspec.structs.replace(made, delay=delay, who=who, whole=whole, awaits=awaits)
 
 
 def _is_plain(given: Settlement) -> bool:
@@ -336,141 +351,13 @@ def _is_plain(given: Settlement) -> bool:
         and given.who is None
         and given.front is None
         and given.counted is None
+        and type(given.awaits) is int
+        and given.awaits == 0
+        and type(given.whole) is bool
         and type(given.consumer) is str
         and (reason is None or (type(reason) is str and reason.isascii()))
         and (detail is None or (type(detail) is str and detail.isascii()))
         and (delay is None or (type(delay) is int and 0 <= delay < DAY))
-    )
-
-
-# Administering and operating
-
-
-def queue_options(options: Options, more: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Options to create a queue with, given as an object, a mapping, keyword arguments, or both."""
-    named = read_options(options)
-    return {**(named or {}), **(read_options(more) or {})} if more else named
-
-
-def declare_queue(name: str, options: Options, more: Mapping[str, Any]) -> DeclareQueue:
-    return DeclareQueue(read_name("queue", name), queue_options(options, more))
-
-
-def configure_queue(name: str, changes: Mapping[str, Any], who: str | None) -> ConfigureQueue:
-    return ConfigureQueue(read_name("queue", name), read_options(changes) or {}, read_optional_text("who", who))
-
-
-def set_status(name: str, status: Status | str, who: str | None) -> SetStatus:
-    return SetStatus(read_name("queue", name), read_enum("status", status, Status), read_optional_text("who", who))
-
-
-def remove_queue(name: str, who: str | None) -> RemoveQueue:
-    return RemoveQueue(read_name("queue", name), read_optional_text("who", who))
-
-
-def clear(
-    name: str, lanes: str, offsets: Iterable[tuple[int, int]] | None, reason: str | None, who: str | None
-) -> Clear:
-    runs = None if offsets is None else read_runs(offsets)
-    why = "cleared" if reason is None else read_text("reason", reason)
-    return Clear(read_name("queue", name), _choice("lanes", lanes, LANES), runs, read_optional_text("who", who), why)
-
-
-def reprocess(name: str, chosen: MessageFilter | None, who: str | None) -> Reprocess:
-    """Without a filter, all failed messages: those parked, and those that wait for a retry."""
-    wanted = MessageFilter(states=_FAILED) if chosen is None else message_filter(chosen)
-    return Reprocess(read_name("queue", name), wanted, read_optional_text("who", who))
-
-
-def forget(name: str, chosen: MessageFilter | None, who: str | None) -> Forget:
-    return Forget(read_name("queue", name), message_filter(chosen), read_optional_text("who", who))
-
-
-def move(name: str, to: str, chosen: MessageFilter | None, who: str | None) -> Move:
-    """Without a filter, all messages that wait."""
-    source, target = read_name("queue", name), read_name("to", to)
-    if source == target:
-        raise InvalidOption(f"messages of {shown(name)} cannot be moved to their own queue")
-    wanted = MessageFilter(states=frozenset({State.QUEUED})) if chosen is None else message_filter(chosen)
-    return Move(source, target, wanted, read_optional_text("who", who))
-
-
-def message_filter(chosen: MessageFilter | None) -> MessageFilter:
-    if chosen is None:
-        return MessageFilter()
-    if not isinstance(chosen, MessageFilter):
-        raise InvalidOption(f"a filter must be a MessageFilter, not {shown(chosen)}")
-    if not isinstance(chosen.states, Iterable):
-        raise InvalidOption(f"states must be a set of states, not {shown(chosen.states)}")
-    return MessageFilter(
-        states=frozenset(read_enum("states", state, State) for state in chosen.states),
-        reason=read_optional_text("reason", chosen.reason),
-        since=read_count("since", chosen.since),
-        until=None if chosen.until is None else read_count("until", chosen.until),
-        offsets=None if chosen.offsets is None else read_runs(chosen.offsets),
-    )
-
-
-def declare_exchange(name: str, kind: ExchangeKind | str, bindings: Iterable[Binding]) -> DeclareExchange:
-    if isinstance(bindings, str | bytes | Mapping | Binding) or not isinstance(bindings, Iterable):
-        raise InvalidOption(f"bindings must be a list of Bindings, not {shown(bindings)}")
-    targets = tuple(binding(name, one) for one in bindings)
-    return DeclareExchange(read_name("router", name), read_enum("kind", kind, ExchangeKind), targets)
-
-
-def remove_exchange(name: str) -> RemoveExchange:
-    return RemoveExchange(read_name("router", name))
-
-
-def bind(name: str, target: Binding) -> Bind:
-    return Bind(read_name("router", name), binding(name, target))
-
-
-def unbind(name: str, target: Binding) -> Unbind:
-    return Unbind(read_name("router", name), binding(name, target))
-
-
-def binding(router: str, given: Binding) -> Binding:
-    if not isinstance(given, Binding):
-        raise InvalidOption(f"a binding of router {shown(router)} must be a Binding, not {shown(given)}")
-    kinds = [kind for kind in ("queue", "topic", "exchange") if getattr(given, kind) is not None]
-    if len(kinds) != 1:
-        raise InvalidOption(
-            f"a binding of router {shown(router)} must name either a queue or a topic or an exchange, "
-            f"not {shown(given)}"
-        )
-    kind = kinds[0]
-    target = read_name(f"a binding's {kind}", getattr(given, kind))
-    if kind == "topic" and not root(target):
-        raise InvalidOption(f"a binding's topic {shown(target)} has no root before its first dot")
-    key = read_text("a binding's key", given.key)
-    if len(key.encode()) > MAX_NAME_BYTES:
-        raise InvalidOption(f"a binding's key {shown(key)} is longer than {MAX_NAME_BYTES} bytes")
-    if isinstance(given.priority, bool) or not isinstance(given.priority, int) or abs(given.priority) >= 1 << 62:
-        raise InvalidOption(f"a binding's priority must be a whole number, not {shown(given.priority)}")
-    if not isinstance(given.arguments, Mapping):
-        raise InvalidOption(f"a binding's arguments must be a mapping, not {shown(given.arguments)}")
-    arguments = {
-        read_text("the name of one of a binding's arguments", name): _argument(name, value)
-        for name, value in given.arguments.items()
-    }
-    return Binding(priority=int(given.priority), key=key, arguments=arguments, **{kind: target})
-
-
-def _argument(name: str, value: Any) -> Any:
-    if isinstance(value, str):
-        return read_text(f"a binding's argument {shown(name)}", value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return int(value)
-    if isinstance(value, float) and isfinite(value):
-        return float(value)
-    raise InvalidOption(
-        "a binding's arguments must be strings, bytes, booleans, finite floats or 64-bit integers: "
-        f"{shown(name)} is {shown(value)}"
     )
 
 
@@ -490,16 +377,6 @@ def message_name(message: str | int) -> str | int:
 def wait_seconds(timeout: Duration | None) -> float | None:
     """How long to wait, in seconds; None is for ever."""
     return None if timeout is None else read_duration("timeout", timeout) / SECOND
-
-
-def read_runs(offsets: Any) -> tuple[Run, ...]:
-    """Runs of offsets, in order and without overlaps."""
-    try:
-        return tuple(
-            merged((read_count("offsets", first), read_count("offsets", count, 1)) for first, count in offsets)
-        )
-    except (TypeError, ValueError):
-        raise InvalidOption(f"offsets must be pairs of a first offset and a count, not {shown(offsets)}") from None
 
 
 def _choice(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -8,29 +8,32 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
-from remuda.broker.checks import Options, Publishable
-from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs, deliver
-from remuda.broker.embedded.inbox import Inbox
-from remuda.broker.embedded.inside import is_refusal
+from remuda.broker.checks import Publishable
+from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
+from remuda.broker.embedded.delivering.inbox import Inbox
+from remuda.broker.embedded.locks.reentrancy import is_refusal
 from remuda.broker.embedded.pending import Pending
+from remuda.broker.port import AsyncBroker
 from remuda.broker.threads import NOT_YET
-from remuda.broker.verbs import AsyncVerbs
 from remuda.core.effects import Dispatch
-from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
-from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import CommitTimeout, StorageError
-from remuda.model.results import Differences, Receipt
+from remuda.model.errors import CommitTimeout, LookAgain, StorageError
+from remuda.model.notes import Note
+from remuda.model.operations.commands import Command, Publish, Renew, SetCredit, Settle, Unsubscribe
+from remuda.model.operations.results import Differences, Receipt
+from remuda.model.queues.options import Options
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_flag, read_name
+from remuda.model.values.durations import SECOND, Duration, micros
+from remuda.model.values.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.backend import Backend
+    from remuda.broker.waits import Waits
 
 
 T = TypeVar("T")
 
 
-class AsyncEmbeddedBroker(AsyncVerbs):
+class AsyncEmbeddedBroker(AsyncBroker):
     """The asyncio port."""
 
     _backend: Backend
@@ -54,13 +57,29 @@ class AsyncEmbeddedBroker(AsyncVerbs):
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
+        once: str | None = None,
+        note: Note | None = None,
     ) -> Receipt:
         read_flag("raise_refusals", raise_refusals)
-        pending = self._backend.begin(checks.publish(messages, queue, unbound, None, options, timeout))
-        receipt: Receipt = await self._finish(pending, timeout)
+        command = checks.publish(messages, queue, unbound, None, options, timeout)
+        if note is not None:
+            command = checks.published_with(command, note)
+        if once is None:
+            receipt: Receipt = await self._finish(self._backend.begin(command), timeout)
+        else:
+            receipt = await self._publish_once(command, once, timeout)
         if receipt.refusals and raise_refusals:
             checks.report_refusals(receipt)
         return receipt
+
+    async def _publish_once(self, command: Publish, once: str, timeout: Duration | None) -> Receipt:
+        ever, own = checks.lives(once), checks.id_for_once(command)
+        while True:
+            upto, found = await asyncio.to_thread(self._backend.known, own)
+            with contextlib.suppress(LookAgain):
+                begun = self._backend.begin(checks.published_once(command, bool(ever), upto, found))
+                receipt: Receipt = await self._finish(begun, timeout)
+                return receipt
 
     async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
         command = checks.publish(messages, None, None, read_name("router", router), None, timeout)
@@ -104,6 +123,7 @@ class AsyncEmbeddedBroker(AsyncVerbs):
         newest: bool = False,
         clear_after: str = "none",
         timeout: Duration = 0,
+        waits: Waits | None = None,
     ) -> AsyncDelivery | None:
         backend = self._backend
         tag = backend.new_tag()
@@ -118,9 +138,10 @@ class AsyncEmbeddedBroker(AsyncVerbs):
                 backend.abandon_pull(pending, command, inbox)
                 raise
             if found is not None and pending.held is not None:
-                return deliver(AsyncDelivery, found, pending.held, self._settle, backend.track)
+                return AsyncDelivery(found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
-                found = await receive(inbox, command.wait / SECOND)
+                with contextlib.nullcontext() if waits is None else waits.waiting(inbox):
+                    found = await receive(inbox, command.wait / SECOND)
                 if found is None and not inbox.closed and not await self._call(backend.cancel_pull, queue, tag):
                     found = await receive(inbox, None)
                 backend.forget_pull(tag)

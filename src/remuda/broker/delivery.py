@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from remuda.broker import checks
 from remuda.core.effects import Dispatch
-from remuda.model.durations import Duration
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.settlement import Outcome, Settlement
-from remuda.model.texts import read_flag, shown
-from remuda.native import deliveries
+from remuda.model.values.durations import Duration
+from remuda.model.values.texts import read_flag, shown
 
 R = TypeVar("R")
 _ACK: Final = Outcome.ACK
@@ -31,8 +30,12 @@ def _acknowledgement(consumer: str) -> Settlement:
     return Settlement(_ACK, None, None, consumer)
 
 
-class PlainHanded:
-    """The fields of a delivery. In C where that could be built."""
+class BaseDelivery(Generic[R]):
+    """A delivery of one or more messages, guarded by a lease.
+
+    An answer may name some rows of the delivery; by default it applies to all. It returns how many messages it
+    settled: none, if it came too late or for the second time.
+    """
 
     __slots__ = (
         "_begin", "_dispatch", "_offsets", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs",
@@ -49,23 +52,6 @@ class PlainHanded:
         self._track = track
         self._begin: Callable[[int], None] | None = None
         self._offsets: list[int] | None = None
-
-
-if TYPE_CHECKING or deliveries is None:
-    Handed = PlainHanded
-else:
-    deliveries.set_dispatch(Dispatch)
-    Handed = deliveries.Handed
-
-
-class BaseDelivery(Handed, Generic[R]):
-    """A delivery of one or more messages, guarded by a lease.
-
-    An answer may name some rows of the delivery; by default it applies to all. It returns how many messages it
-    settled: none, if it came too late or for the second time.
-    """
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         count = len(self)
@@ -296,17 +282,6 @@ class AsyncDelivery(BaseDelivery[Awaitable[int]]):
     __slots__ = ()
 
 
-D = TypeVar("D", bound=BaseDelivery[Any])
-
-
-def _deliver(kind: type[D], dispatch: Dispatch, messages: Messages, settle: Settle[Any], track: Track) -> D:
-    return kind(dispatch, messages, settle, track)
-
-
-deliver = _deliver if TYPE_CHECKING or deliveries is None else deliveries.deliver
-"""Make a delivery of the given class."""
-
-
-def in_hand(runs: Runs, attempts: list[int]) -> Dispatch:
-    """A delivery without a lease: another process holds it."""
-    return Dispatch("", "", 0, None, runs, attempts, 0)
+def in_hand(runs: Runs, attempts: list[int], redelivered: tuple[bool, ...] = (), lease: int | None = None) -> Dispatch:
+    """A delivery that another process holds, and settles."""
+    return Dispatch("", "", 0, lease, runs, attempts, 0, redelivered=redelivered)

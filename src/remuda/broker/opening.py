@@ -15,13 +15,13 @@ from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerKwargs, BrokerOptions
-from remuda.broker.shared.filesystems import check_local
+from remuda.broker.shared.directory.filesystems import check_local
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import InvalidOption, Unsupported
-from remuda.model.texts import shown
-from remuda.model.urls import AMQP, AMQPS, MEMORY, Url, parse_url
+from remuda.model.values.texts import shown
+from remuda.model.values.urls import AMQP, AMQPS, MEMORY, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
@@ -92,7 +92,7 @@ def waits_for_others(url: str | os.PathLike[str]) -> bool:
     place = parse_url(url)
     if not place.is_directory:
         return place.is_network
-    from remuda.broker.shared.disk import is_held
+    from remuda.broker.shared.directory.host_lock import is_held
 
     return is_held(Path(place.path))
 
@@ -138,7 +138,7 @@ def _make(
         made.extend(map(runtime, (MemoryDisk(),)))
         return
     if place.is_directory and options.shared:
-        from remuda.broker.shared.directory import SharedDirectory
+        from remuda.broker.shared.directory.shared_directory import SharedDirectory
 
         shared = partial(SharedDirectory, options=options, extensions=extensions, clock=clock)
         made.extend(map(shared, (place.path,)))
@@ -158,7 +158,7 @@ def _close_later(made: list[Backend]) -> None:
 
 
 def _remote(place: Url, extensions: Extensions | None) -> Backend:
-    from remuda.broker.shared.remote import RemoteServer
+    from remuda.broker.shared.guest.remote import RemoteServer
 
     if extensions is not None and extensions != Extensions():
         raise Unsupported(f"extensions run in the broker's own process: they cannot be set for {place}", "extensions")

@@ -6,19 +6,17 @@ happens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, Unpack
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
-from remuda.broker.checks import Options, Publishable
+from remuda.broker.checks import Publishable
 from remuda.broker.delivery import AsyncDelivery, Delivery
-from remuda.broker.spectator import Spectator
-from remuda.model.document import Document
-from remuda.model.durations import Duration
-from remuda.model.filters import MessageFilter
-from remuda.model.notices import Notice
-from remuda.model.options import QueueKwargs, QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.broker.verbs import AsyncVerbs, Verbs
+from remuda.model.notes import Note
+from remuda.model.operations.results import Differences, Receipt
+from remuda.model.queues.options import Options
+from remuda.model.values.durations import Duration
 
 
 class Subscription(Protocol):
@@ -75,11 +73,16 @@ class Publisher(Protocol):
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
+        once: str | None = None,
+        note: Note | None = None,
     ) -> Receipt:
         """Publish messages to the queues of their topics, or only to `queue`, and return when they are stored.
 
         Each queue's `commit_when` defines what stored means; `timeout` limits the wait if that includes a consumer.
         With `unbound`, only the channels of their topics get them; messages that no channel wants go to that queue.
+        With `once`, a message is refused as a `Duplicate` if another has its id: one that waits or is being handled
+        ("waiting"), or any at all ("ever"). With `note`, the last message is a note on another; either the whole batch
+        is stored, or an error is raised.
         """
         ...
 
@@ -131,64 +134,20 @@ class Consumer(Protocol):
         ...
 
 
-class Administrator(Protocol):
-    """For administrators, who create and change queues."""
-
-    def create_queue(self, name: str, options: Options = None, /, **more: Unpack[QueueKwargs]) -> Declared: ...
-    def configure_queue(self, name: str, *, who: str | None = None, **changes: Unpack[QueueKwargs]) -> QueueOptions: ...
-    def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None: ...
-    def remove_queue(self, name: str, *, who: str | None = None) -> None: ...
-    def queue(self, name: str) -> QueueInfo: ...
-    def queues(self) -> list[QueueInfo]: ...
-    def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None: ...
-    def bind(self, router: str, binding: Binding) -> None: ...
-    def unbind(self, router: str, binding: Binding) -> None: ...
-    def remove_router(self, name: str) -> None: ...
-    def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]: ...
-
-
-class Operator(Protocol):
-    """For operators, who look after messages."""
-
-    def clear(
-        self,
-        name: str,
-        lanes: str = "all",
-        *,
-        offsets: Iterable[tuple[int, int]] | None = None,
-        reason: str | None = None,
-        who: str | None = None,
-    ) -> int: ...
-    def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        """Messages that ended without success, the newest first."""
-        ...
-
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        """Waiting and delayed messages, as runs of `(first offset, count)`, the next to be delivered first."""
-        ...
-
-    def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
-    def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
-    def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        """Move messages to another queue; without a filter, all waiting ones."""
-        ...
-
-    def message(self, message: str | int) -> Document: ...
-    def spectate(self) -> Spectator: ...
-    def on_notice(self, handler: Callable[[Notice], None]) -> None: ...
-    def off_notice(self, handler: Callable[[Notice], None]) -> None: ...
-
-
-class Broker(Publisher, Consumer, Administrator, Operator, Protocol):
-    """A broker for threads."""
+class Broker(Publisher, Consumer, Verbs):
+    """A broker for threads: its own methods to publish and consume, and the verbs that are the same for all."""
 
     @property
+    @abstractmethod
     def aio(self) -> AsyncBroker:
         """The same broker for coroutines."""
         ...
 
+    @abstractmethod
     def close(self) -> None: ...
+    @abstractmethod
     def __enter__(self) -> Broker: ...
+    @abstractmethod
     def __exit__(self, *exc: object) -> None: ...
 
 
@@ -207,9 +166,10 @@ class AsyncSubscription(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
 
-class AsyncBroker(Protocol):
+class AsyncBroker(AsyncVerbs):
     """A broker for coroutines: the same methods, awaited."""
 
+    @abstractmethod
     async def publish(
         self,
         messages: Publishable,
@@ -219,8 +179,12 @@ class AsyncBroker(Protocol):
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
+        once: str | None = None,
+        note: Note | None = None,
     ) -> Receipt: ...
+    @abstractmethod
     async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt: ...
+    @abstractmethod
     async def subscribe(
         self,
         queue: str,
@@ -232,9 +196,11 @@ class AsyncBroker(Protocol):
         options: Options = None,
         priority: int = 0,
     ) -> AsyncSubscription: ...
+    @abstractmethod
     async def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
     ) -> AsyncSubscription: ...
+    @abstractmethod
     async def pull(
         self,
         queue: str,
@@ -245,38 +211,11 @@ class AsyncBroker(Protocol):
         clear_after: str = "none",
         timeout: Duration = 0,
     ) -> AsyncDelivery | None: ...
+    @abstractmethod
     async def renew(self, delivery: AsyncDelivery) -> bool: ...
-    async def create_queue(self, name: str, options: Options = None, /, **more: Unpack[QueueKwargs]) -> Declared: ...
-    async def configure_queue(
-        self, name: str, *, who: str | None = None, **changes: Unpack[QueueKwargs]
-    ) -> QueueOptions: ...
-    async def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None: ...
-    async def remove_queue(self, name: str, *, who: str | None = None) -> None: ...
-    async def queue(self, name: str) -> QueueInfo: ...
-    async def queues(self) -> list[QueueInfo]: ...
-    async def clear(
-        self,
-        name: str,
-        lanes: str = "all",
-        *,
-        offsets: Iterable[tuple[int, int]] | None = None,
-        reason: str | None = None,
-        who: str | None = None,
-    ) -> int: ...
-    async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]: ...
-    async def waiting(self, name: str) -> list[tuple[int, int]]: ...
-    async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
-    async def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
-    async def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
-    async def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None: ...
-    async def bind(self, router: str, binding: Binding) -> None: ...
-    async def unbind(self, router: str, binding: Binding) -> None: ...
-    async def remove_router(self, name: str) -> None: ...
-    async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]: ...
-    async def message(self, message: str | int) -> Document: ...
-    async def spectate(self) -> Spectator: ...
-    async def on_notice(self, handler: Callable[[Notice], None]) -> None: ...
-    async def off_notice(self, handler: Callable[[Notice], None]) -> None: ...
+    @abstractmethod
     async def close(self) -> None: ...
+    @abstractmethod
     async def __aenter__(self) -> AsyncBroker: ...
+    @abstractmethod
     async def __aexit__(self, *exc: object) -> None: ...

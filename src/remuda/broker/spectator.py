@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from remuda.log.eventlog import EventLog, follow
+from remuda.log.eventlog import Ends, EventLog, follow
 from remuda.model.records import Appended, Events
 
 
@@ -15,6 +15,11 @@ class Spectator:
     def __init__(self, log: EventLog, refresh: Callable[[], None] = lambda: None) -> None:
         self.log = log
         self._refresh = refresh
+
+    def ends(self) -> Ends:
+        """Where the log begins and ends now."""
+        self._refresh()
+        return self.log.ends()
 
     def messages(self, offset: int = 0, *, since: int | None = None) -> Iterator[Appended]:
         """Messages from an offset, or from a time in microseconds."""

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from remuda.broker import checks
-from remuda.broker.checks import Options, Publishable
-from remuda.broker.delivery import BaseDelivery, Delivery, Runs, deliver
-from remuda.broker.embedded.inbox import Inbox
-from remuda.broker.embedded.inside import is_refusal
+from remuda.broker.checks import Publishable
+from remuda.broker.delivery import BaseDelivery, Delivery, Runs
+from remuda.broker.embedded.delivering.inbox import Inbox
+from remuda.broker.embedded.locks.reentrancy import is_refusal
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.verbs import Verbs
+from remuda.broker.port import Broker
 from remuda.core.effects import Dispatch
-from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
-from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import CommitTimeout, StorageError
-from remuda.model.results import Differences, Receipt, Removed
+from remuda.model.errors import CommitTimeout, LookAgain, StorageError
+from remuda.model.notes import Note
+from remuda.model.operations.commands import Command, Publish, Renew, SetCredit, Settle, Unsubscribe
+from remuda.model.operations.results import Differences, Receipt, Removed
+from remuda.model.queues.options import Options
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_flag, read_name
+from remuda.model.values.durations import SECOND, Duration, micros
+from remuda.model.values.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.backend import Backend
     from remuda.broker.coroutines import AsyncEmbeddedBroker
-    from remuda.log.recovery import RecoveryReport
+    from remuda.broker.waits import Waits
+    from remuda.log.repair.recovery import RecoveryReport
 
 NOT_YET = "no consumer has answered yet; the message is kept and will be delivered"
 
 
-class EmbeddedBroker(Verbs):
+class EmbeddedBroker(Broker):
     """The port for threads. Safe to use from any thread."""
 
     _backend: Backend
@@ -69,10 +74,15 @@ class EmbeddedBroker(Verbs):
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
+        once: str | None = None,
+        note: Note | None = None,
     ) -> Receipt:
         if raise_refusals is not True:
             read_flag("raise_refusals", raise_refusals)
-        pending = self._backend.submit(checks.publish(messages, queue, unbound, None, options, timeout))
+        command = checks.publish(messages, queue, unbound, None, options, timeout)
+        if note is not None:
+            command = checks.published_with(command, note)
+        pending = self._backend.submit(command) if once is None else self._submit_once(command, once)
         if pending.ticket:
             self._backend.wait(pending.ticket)
         if pending.confirmed is not None:
@@ -81,6 +91,13 @@ class EmbeddedBroker(Verbs):
         if receipt.refusals and raise_refusals:
             checks.report_refusals(receipt)
         return receipt
+
+    def _submit_once(self, command: Publish, once: str) -> Pending:
+        ever, own = checks.lives(once), checks.id_for_once(command)
+        while True:
+            upto, found = self._backend.known(own)
+            with contextlib.suppress(LookAgain):
+                return self._backend.submit(checks.published_once(command, bool(ever), upto, found))
 
     def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
         receipt: Receipt = self._finish(
@@ -126,6 +143,7 @@ class EmbeddedBroker(Verbs):
         newest: bool = False,
         clear_after: str = "none",
         timeout: Duration = 0,
+        waits: Waits | None = None,
     ) -> Delivery | None:
         backend = self._backend
         tag = backend.new_tag()
@@ -142,9 +160,10 @@ class EmbeddedBroker(Verbs):
                     raise
             found = pending.result
             if found is not None and pending.held is not None:
-                return deliver(Delivery, found, pending.held, self._settle, backend.track)
+                return Delivery(found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
-                found = inbox.get(command.wait / SECOND)
+                with nullcontext() if waits is None else waits.waiting(inbox):
+                    found = inbox.get(command.wait / SECOND)
                 if found is None and not inbox.closed and not backend.cancel_pull(command.queue, tag):
                     found = inbox.get(None)
                 backend.forget_pull(tag)
@@ -178,6 +197,12 @@ class EmbeddedBroker(Verbs):
     def collect(self) -> Removed:
         """Remove what is past its retention. The broker does this by itself every `collect_interval`."""
         return self._backend.collect()
+
+    def when_stopped(self, call: Callable[[StorageError], None]) -> None:
+        """Have `call` called, on some thread, with the reason if the broker stops for good by itself."""
+        stopped = getattr(self._backend, "stopped", None)
+        if stopped is not None:
+            stopped.add_done_callback(lambda done: call(done.result()))
 
     def close(self) -> None:
         self._backend.close()

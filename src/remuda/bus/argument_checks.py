@@ -10,7 +10,7 @@ from remuda.bus.handlers.middleware import Middleware
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.model.texts import shown
+from remuda.model.values.texts import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.opening import check_opening, open_broker, waits_for_others
 from remuda.broker.options import BrokerKwargs
 from remuda.broker.port import Broker, RunLedger
 from remuda.broker.threads import EmbeddedBroker
-from remuda.model.filters import MessageFilter
-from remuda.model.results import Health, QueueInfo
-from remuda.model.results import ParkedMessage as Parked
+from remuda.broker.waits import Waits
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import Health, QueueInfo
+from remuda.model.operations.results import ParkedMessage as Parked
 from remuda.model.settlement import Outcome, Settlement
-from remuda.model.state import State
+
+CANCELLED: Final = "cancelled"
+"""The reason of a message that was cancelled."""
 
 __all__ = [
+    "CANCELLED",
     "AsyncDelivery",
     "BaseDelivery",
     "Broker",
@@ -29,13 +35,14 @@ __all__ = [
     "QueueInfo",
     "RunLedger",
     "Settlement",
+    "Waits",
     "check_opening",
+    "collect_when_due",
     "end_message",
     "in_hand",
-    "move_waiting",
     "next_wake",
+    "offsets_of",
     "open_broker",
-    "reprocess_retries",
     "settlement",
     "steady_clock",
     "waits_for_others",
@@ -58,17 +65,19 @@ def end_message(broker: Broker, queue: str, offset: int, reason: str, who: str |
     return bool(broker.clear(queue, offsets=[(offset, 1)], reason=reason, who=who))
 
 
-def reprocess_retries(broker: Broker, queue: str, chosen: MessageFilter, who: str | None) -> int:
-    """Send messages that wait for a retry back to the queue at once, with a fresh count of attempts."""
-    retries = MessageFilter(
-        states=frozenset({State.RETRY}), reason=chosen.reason, since=chosen.since, until=chosen.until
-    )
-    return broker.reprocess(queue, retries, who=who)
+def collect_when_due(broker: Broker) -> None:
+    """Remove what is past its retention, if the broker's collector is due."""
+    assert isinstance(broker, EmbeddedBroker)
+    broker.runtime.upkeep.collect_when_due()
 
 
-def move_waiting(broker: Broker, source: str, target: str, who: str | None) -> int:
-    """Move the waiting and delayed messages of a queue to another."""
-    return broker.move(source, target, who=who)
+def offsets_of(broker: Broker, message_id: str) -> list[int]:
+    """The messages with this id, the newest first; raises `NotFound` if there is none. On RabbitMQ, the newest only."""
+    newest = broker.message(message_id).offset
+    if not isinstance(broker, EmbeddedBroker):
+        return [newest]
+    found: list[int] = broker.runtime.known(message_id)[1]
+    return found
 
 
 def next_wake(broker: Broker) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from remuda.bus import argument_checks
@@ -33,7 +33,9 @@ from remuda.bus.handlers.registry import (
 from remuda.bus.handlers.subscribing import Subscribing
 from remuda.bus.health import BusHealth, bus_health
 from remuda.bus.lazy_broker import LazyBroker
-from remuda.bus.operating import Operations
+from remuda.bus.observing import progress
+from remuda.bus.observing.presence import Presence
+from remuda.bus.operating import IfRunning, Operations
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing.calls import Calls
 from remuda.bus.publishing.checks import Moment
@@ -47,20 +49,24 @@ from remuda.bus.publishing.options import (
     once_id,
     read_publish_options,
 )
-from remuda.bus.publishing.publisher import Publisher
+from remuda.bus.publishing.publisher import MessagePublisher
 from remuda.bus.publishing.sending import Sending
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.scheduling.cron import Cron
-from remuda.bus.scheduling.runs import Schedules
+from remuda.bus.scheduling.runs import Planner, Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every
+from remuda.bus.settings.retry import RetrySpec
 from remuda.bus.settings.settings import QueueSettings, Settings
 from remuda.bus.testing import ManualClock, TestBus
-from remuda.model.durations import Duration
+from remuda.bus.workflows.link import in_thread
+from remuda.bus.workflows.work import Work
+from remuda.bus.workflows.workflows import Workflows
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.texts import read_optional_text
-from remuda.model.urls import parse_url
+from remuda.model.values.durations import Duration
+from remuda.model.values.texts import read_optional_text
+from remuda.model.values.urls import parse_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -96,20 +102,23 @@ class Bus:
         self.on_threshold = argument_checks.read_function("on_threshold", on_threshold)
         self.loop_holder = LoopHolder()
         self._registry = HandlerRegistry()
-        self._publisher = Publisher(self)
+        self._publisher = MessagePublisher(self)
         self._calls = Calls(self, self._publisher, self._registry)
         self._sending = Sending(self, self._publisher, self._registry, self._environment)
         self.schedules = Schedules(self)
+        self.workflows = Workflows(self)
         self._subscribing = Subscribing(self.prefix, self.stack, self.schedules, self.add)
         self._operations = Operations(self)
         # The broker uses it too: one clock for delays and expiry, even if the machine's clock is set meanwhile.
         chosen_clock = argument_checks.read_function("clock", clock) or steady_clock()
         self._lazy = LazyBroker(url, chosen_clock, broker_options, self._prepare)
         self.outbox: TransactionalOutbox | None = None
-        self.companions: list[Companion] = []
+        self.companions: list[Companion] = [Planner(self.schedules)]
         """Parts that run as long as the bus does, such as relays."""
         self._processors = Processors(self, self._environment)
-        self._running = Running(self._processors.runner, self.loop_holder, self.companions, self._abandon_opening)
+        self._running = Running(
+            self._processors.runner, self.loop_holder, self.companions, self._abandon_opening, self._presence
+        )
 
     def __repr__(self) -> str:
         count = len(self.handlers)
@@ -130,13 +139,15 @@ class Bus:
 
     # Handlers
 
-    def subscribe(self, *topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
-        """Handle messages under these topics; `*` matches one word, `#` any number.
+    def subscribe(self, *topics: str | type, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
+        """Handle messages under these topics; `*` matches one word, `#` any number. A type that carries a topic, see
+        `remuda.message`, stands for it.
 
         Handlers with the same `group` (or `queue`) share a queue and compete; every other handler gets every message.
         The rules are `retry`, `retry_on`, `give_up_on`, `timeout`, `failover`, `threads`, `executor` and `batch`.
         With `unique`, a message is refused while one with the same id is waiting or being handled. With
-        `keep_result`, `bus.result(id)` returns what the handler returned.
+        `keep_result`, `bus.result(id)` returns what the handler returned. Options of the queue stand beside them, such
+        as `message_limit`, `put_back` or `message_timeout`.
         """
         return self._subscribing.subscribe(topics, options)
 
@@ -200,11 +211,29 @@ class Bus:
                 self._registry.handlers = before
                 raise
 
+    def workflow(
+        self,
+        *topics: str,
+        name: str | None = None,
+        version: int = 1,
+        retry: RetrySpec = None,
+        waits_for: str | tuple[str, ...] = (),
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """A function whose steps are recorded: after a crash, a deploy or a move to another process it goes on after
+        the last of them. Its first parameter is the run, see `remuda.Run`, the second the body.
+
+        A run is a message: `bus.workflows.start(name, body)` publishes it, as does anything under `topics`. `retry` is
+        the policy of its steps, `waits_for` are the topics for which `run.wait_for` waits. Runs that began under an
+        older `version` go on with it. Options of the queue stand beside them, such as `threads` and `executor`.
+        """
+        return self.workflows.register(topics, name, version, retry, waits_for, options)
+
     # Publishing
 
     def publish(
         self,
-        topic: str,
+        topic: Any,
         body: Any = None,
         *,
         callback: str | None = None,
@@ -222,24 +251,38 @@ class Bus:
         keep_result: bool = False,
         unique: str | None = None,
         idempotency_key: str | None = None,
+        topics: Sequence[str] = (),
+        timestamp: Moment | None = None,
+        flow_key: str | None = None,
+        weight: int = 1,
+        key_concurrency: int | None = None,
         transaction: Any = None,
     ) -> str:
         """Store a message and return its id. Handlers run later, wherever the bus runs.
 
-        `mime_type` describes a body of bytes; other values have that of their encoding. With `unique`, nothing is
-        published while a message with that key is waiting or being handled; with `idempotency_key`, while one is known
-        at all. Either key becomes the message's id. With `transaction`, a connection or session of your database, the
-        message is sent if and when that transaction commits.
+        A value of a type that carries its topic, see `remuda.message`, is published without naming it; so are chains
+        and groups, see `remuda.chain`.
+
+        `topics` are all topics it goes under, where that is not `topic` alone; a queue gets it once. `timestamp` is
+        the producer's own. `mime_type` describes a body of bytes; other values have that of their encoding. With
+        `unique`, nothing is published while a message with that key is waiting or being handled; with
+        `idempotency_key`, while one is known at all. Either key becomes the message's id. For the rules of its queues,
+        `flow_key` counts instead of the key, `weight` is as how many it counts, and `key_concurrency` how many of its
+        key may run. With `transaction`, a connection or session of your database, the message is sent if and when that
+        transaction commits.
         """
+        if type(topic) is not str and isinstance(topic, Work):
+            topic, body = self.workflows.message_of(topic, body, topics, mime_type)
+            id, idempotency_key = "", idempotency_key or id or None
         if unique is not None or idempotency_key is not None:
             id = once_id(id, unique, idempotency_key)
         options = PublishOptions(
             callback, headers, id, object, key, mime_type, priority, delay, at, expires, user, failure_callback,
-            keep_result,
+            keep_result, topics, timestamp, flow_key, weight, key_concurrency,
         )  # fmt: skip
         messages = self._publisher.message(topic, body, options)
         if unique is not None or idempotency_key is not None:
-            return self._publisher.publish_once(messages, id, ever=unique is None, transaction=transaction)
+            return self._publisher.publish_once(messages, "ever" if unique is None else "waiting", transaction)
         return self._publisher.publish(messages, transaction)[0]
 
     def publish_many(
@@ -258,13 +301,13 @@ class Bus:
         return self._publisher.outbox.transaction(connection)
 
     async def publish_async(
-        self, topic: str, body: Any = None, *, transaction: Any = None, **options: Unpack[PublishKwargs]
+        self, topic: Any, body: Any = None, *, transaction: Any = None, **options: Unpack[PublishKwargs]
     ) -> str:
         """`publish` for coroutines."""
+        if isinstance(topic, Work):
+            return await in_thread(self.publish, topic, body, transaction=transaction, **options)
         if options.get("unique") is not None or options.get("idempotency_key") is not None:
-            import asyncio
-
-            return await asyncio.to_thread(self.publish, topic, body, transaction=transaction, **options)
+            return await in_thread(self.publish, topic, body, transaction=transaction, **options)
         options.pop("unique", None)
         options.pop("idempotency_key", None)
         messages = self._publisher.message(topic, body, read_publish_options(options))
@@ -276,18 +319,26 @@ class Bus:
         """`publish_many` for coroutines."""
         return await self._publisher.publish_async(self._messages(topic, bodies, options), transaction)
 
+    def serve_process(self, asked: Any) -> Any:
+        """The answer to a handler's process: the ids of what it publishes, or what a workflow in it asks for."""
+        if isinstance(asked, Messages):
+            return self.deliver(asked)
+        if isinstance(asked, progress.TellProgress):
+            return progress.keep(asked.queue, asked.offset, asked.progress)
+        return self.workflows.answer(asked)
+
     def deliver(self, messages: Messages) -> list[str]:
         """Pass messages to the broker without middleware; from a handler's process, through its parent."""
         return self._publisher.deliver(messages)
 
-    def send(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
+    def send(self, topic: Any, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         """Run the subscribed handlers now, in this thread, and return their results; raises their errors.
 
         Runs one handler of each queue. Nothing is stored, so there are no retries and no timeouts.
         """
         return self._sending.send(topic, body, options)
 
-    async def send_async(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
+    async def send_async(self, topic: Any, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         """`send` for coroutines."""
         return await self._sending.send_async(topic, body, options)
 
@@ -353,12 +404,21 @@ class Bus:
         """A message's state in each of its queues; raises `NotFound` if the id is unknown."""
         return self._operations.status(id)
 
-    def cancel(self, id: str, *, who: str | None = None) -> bool:
-        """Cancel a message that waits for its turn, its time or a retry; False if it is being handled or has ended.
+    def cancel(self, id: str, *, who: str | None = None, running: IfRunning = "interrupt") -> int:
+        """Cancel a message. Returns how many messages with this id end by it: 0 if it has ended.
+
+        One that waits for its turn, its time or a retry ends at once. If it is being handled, its handler is told by
+        its `StopToken`, if it asked for one, and interrupted a second later; else interrupted at once, as by a timeout:
+        here immediately, elsewhere within two seconds. A handler that returns first has succeeded. With
+        `running="leave"`, only what waits is cancelled.
 
         The message becomes a dead letter with the reason `cancelled`, and can be reprocessed.
         """
-        return self._operations.cancel(id, who)
+        return self._operations.cancel(id, who, running)
+
+    async def cancel_async(self, id: str, *, who: str | None = None, running: IfRunning = "interrupt") -> int:
+        """`cancel` for coroutines."""
+        return await in_thread(self.cancel, id, who=who, running=running)
 
     @overload
     def result(self, id: str, result: type[T], *, queue: str | None = None, timeout: Duration = 0) -> T: ...
@@ -370,6 +430,11 @@ class Bus:
         Raises `ResultNotReady` if the message has not ended within `timeout`.
         """
         return self._operations.result(id, result, queue, timeout)
+
+    def results(self, ids: Iterable[str], result: Any = Any, *, timeout: Duration = "30s") -> Iterator[tuple[str, Any]]:
+        """What became of many messages, each as soon as it has ended: its id with what the handler returned, or with
+        the error. Those that have not ended within `timeout` come last, as `ResultNotReady`."""
+        return self._operations.results(ids, result, timeout)
 
     # Running
 
@@ -468,10 +533,8 @@ class Bus:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        import asyncio
-
         await self.stop_async()
-        await asyncio.to_thread(self.close)
+        await in_thread(self.close)
 
     def health(self) -> BusHealth:
         """`live`: the broker works, or will again by itself, for example once the disk has room. `ready`: handlers are
@@ -544,7 +607,11 @@ class Bus:
         return self._processors.all()
 
     def _prepare(self, broker: Broker) -> None:
+        self.workflows.check(broker)
         self._processors.declare(broker)
+
+    def _presence(self, runner: Runner) -> Presence:
+        return Presence(runner, self.broker, self.now, lambda: self._running.stop("10s"))
 
     def _abandon_opening(self) -> None:
         self._lazy.abandon()

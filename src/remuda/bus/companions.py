@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 class Companion(Protocol):
     """Runs as long as the bus does."""
 
+    role: str
+    """What `Bus.health` calls it."""
+
     @property
     def trouble(self) -> str | None:
         """What keeps it from working at present, if anything does."""

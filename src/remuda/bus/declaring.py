@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from remuda.bus.broker_api import Broker, QueueInfo
-from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
+from remuda.bus.handlers.handler import Handler
+from remuda.bus.handlers.queue_rules import Rules
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.errors import InvalidOption
-from remuda.model.options import QueueType
-from remuda.model.urls import parse_url
+from remuda.model.queues.options import QueueType
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
+from remuda.model.values.urls import parse_url
 
 _log = logging.getLogger("remuda.bus")
 
@@ -23,7 +25,7 @@ LEASE: Final = "60s"
 def declare_queues(broker: Broker, chosen: Mapping[str, QueueSettings], patterns: Mapping[str, Sequence[str]]) -> None:
     """Create the queues of these handlers and the bus's own, and change the options of those that differ."""
     for queue, settings in chosen.items():
-        _declare(broker, queue, patterns[queue], settings.queue_size, settings.unique)
+        _declare(broker, queue, patterns[queue], settings.queue_size, settings.unique, settings.rules)
     for queue in SYSTEM_QUEUES:
         _declare(broker, queue, [], 500)
     for queue, settings in chosen.items():
@@ -59,6 +61,24 @@ def refuse_cycles(queues: Iterable[str], failover_of: Callable[[str], str | None
             queue = failover_of(queue)
 
 
+def refuse_deaf_targets(handlers: Mapping[str, Sequence[Handler]], failover_of: Callable[[str], str | None]) -> None:
+    """Raise `InvalidOption` if messages would fail over to a queue of which no handler takes their topic."""
+    for start, listening in handlers.items():
+        topics = {topic for handler in listening for topic in handler.topics}
+        queue = failover_of(start)
+        while queue is not None:
+            takers = handlers.get(queue, ())
+            # The only handler of a queue gets whatever comes to it.
+            for topic in sorted(topics) if len(takers) > 1 else ():
+                examples = [topic.replace("*", "any").replace("#", words) for words in ("any", "any.any")]
+                if not any(taker.takes(example) for taker in takers for example in examples):
+                    raise InvalidOption(
+                        f"messages of {start} fail over to {queue}, but no handler there takes {topic}; add the topic "
+                        "to one of its handlers, or choose another queue"
+                    )
+            queue = failover_of(queue)
+
+
 def _contents(info: QueueInfo) -> str:
     parts = []
     if info.size:
@@ -68,18 +88,31 @@ def _contents(info: QueueInfo) -> str:
     return " and ".join(parts)
 
 
-def _declare(broker: Broker, queue: str, patterns: Sequence[str], size: int, unique: bool = False) -> None:
+def declare_published(broker: Broker, queue: str, topic: str, rules: Rules) -> None:
+    """Create the queue that a type of messages names, unless it is there: its creator's options stand."""
+    wanted = {"type": "pull", "patterns": [topic], "acknowledge_timeout": LEASE, **dict(rules)}
+    differs = broker.create_queue(queue, wanted).differs
+    others = sorted(name for name in differs if name in dict(rules))
+    if others:
+        _log.warning("queue %s exists with other options than its type of messages names: %s", queue, ", ".join(others))
+
+
+def _declare(
+    broker: Broker, queue: str, patterns: Sequence[str], size: int, unique: bool = False, rules: Rules = ()
+) -> None:
     wanted: dict[str, Any] = {
         "type": "pull",
         "patterns": sorted(set(patterns)),
         "acknowledge_timeout": LEASE,
         "queue_size": size,
         "unique_ids": unique,
+        **dict(rules),
     }
     differs = broker.create_queue(queue, wanted).differs
-    if "type" in differs:
-        raise InvalidOption(f"queue {queue!r} exists as a {differs['type'][1].value} queue; the bus needs a pull queue")
-    changes = {name: wanted[name] for name in differs if name in wanted}
+    if "type" in differs and differs["type"][1] is QueueType.PUSH:
+        raise InvalidOption(f"queue {queue!r} exists as a push queue; the bus needs a pull or a round-robin queue")
+    # An AMQP client's queue is round-robin, and whoever asks for a message of one gets it.
+    changes = {name: wanted[name] for name in differs if name in wanted and name != "type"}
     if changes:
         broker.configure_queue(queue, who="bus", **changes)
 

@@ -24,10 +24,9 @@ def bus_health(broker: Broker, running: bool, trouble: str | None, companions: S
     """`running` says whether handlers run, `trouble` what keeps them from working."""
     asked = _ask(broker)
     problems = asked.problems if trouble is None else {**asked.problems, "handlers": trouble}
-    relay_trouble = next((one.trouble for one in companions if one.trouble is not None), None)
-    if relay_trouble is not None:
-        problems = {**problems, "relay": relay_trouble}
-    ready = asked.ready and running and trouble is None and relay_trouble is None
+    troubles = {one.role: one.trouble for one in companions if one.trouble is not None}
+    problems = {**problems, **troubles}
+    ready = asked.ready and running and trouble is None and not troubles
     health: BusHealth = {"live": asked.live, "ready": ready}
     if problems:
         health["problems"] = problems

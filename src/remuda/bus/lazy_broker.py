@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from remuda.bus.broker_api import Broker, BrokerKwargs, Clock, open_broker, waits_for_others
 from remuda.model.errors import BrokerClosed
-from remuda.model.urls import parse_url
+from remuda.model.values.urls import parse_url
 from remuda.signals import wait_for_event
 
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import getpass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from remuda.bus.broker_api import reprocess_retries
 from remuda.bus.publishing import bodies, tracking
 from remuda.bus.publishing.checks import Moment
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
-from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.publishing.waiting import clear_waiting, waiting_filter
-from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import InvalidOption
-from remuda.model.options import read_duration
-from remuda.model.texts import read_flag, read_optional_text, shown
+from remuda.model.life import PARKED
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import read_flag, read_optional_text, shown
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
+
+IfRunning = Literal["interrupt", "leave"]
+"""What becomes of a handler whose message is cancelled."""
 
 
 class Operations:
@@ -30,10 +34,14 @@ class Operations:
         self._bus = bus
 
     def status(self, id: str) -> MessageStatus:
-        return tracking.status_of(self._bus.broker.message(tracking.check_id(id)))
+        broker = self._bus.broker
+        return tracking.status_of(broker.message(tracking.check_id(id)), broker)
 
-    def cancel(self, id: str, who: str | None) -> bool:
-        return tracking.cancel(self._bus.broker, tracking.check_id(id), self._who(who))
+    def cancel(self, id: str, who: str | None, running: IfRunning) -> int:
+        if running not in get_args(IfRunning):
+            raise InvalidOption(f"running must be 'interrupt' or 'leave', not {shown(running)}")
+        interrupt = self._bus._running.cancel if running == "interrupt" else None
+        return tracking.cancel(self._bus.broker, tracking.check_id(id), self._who(who), interrupt)
 
     def result(self, id: str, wanted: Any, queue: str | None, timeout: Duration) -> Any:
         name = None if queue is None else self.queue_name(queue)
@@ -41,18 +49,24 @@ class Operations:
         seconds = read_duration("timeout", timeout) / SECOND
         return tracking.result_of(self._bus.broker, tracking.check_id(id), name, wanted, seconds)
 
+    def results(self, ids: Iterable[str], wanted: Any, timeout: Duration) -> Iterator[tuple[str, Any]]:
+        bodies.read_wanted("result", wanted)
+        seconds = read_duration("timeout", timeout) / SECOND
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise InvalidOption(f"ids must be a list of ids, not {shown(ids)}")
+        chosen = [tracking.check_id(id) for id in ids]
+        return tracking.results_of(self._bus.broker, chosen, wanted, seconds)
+
     def dead_letters(self, queue: str, limit: int, filters: FilterKwargs) -> list[DeadLetter]:
         name, broker = self.queue_name(queue), self._bus.broker
         parked = broker.parked(name, message_filter(filters), limit)
         return [dead_letter(name, one, broker.message(one.offset)) for one in parked]
 
     def reprocess(self, queue: str, waiting: bool, who: str | None, filters: FilterKwargs) -> int:
-        name, chosen = self.queue_name(queue), message_filter(filters)
-        who, waiting = self._who(who), read_flag("waiting", waiting)
-        count = self._bus.broker.reprocess(name, chosen, who=who)
-        if waiting and filters.get("states") is None:
-            count += reprocess_retries(self._bus.broker, name, chosen, who)
-        return count
+        chosen = message_filter(filters)
+        if not read_flag("waiting", waiting) and chosen.states is None:
+            chosen = msgspec.structs.replace(chosen, states=PARKED)
+        return self._bus.broker.reprocess(self.queue_name(queue), chosen, who=self._who(who))
 
     def forget(self, queue: str, who: str | None, filters: FilterKwargs) -> int:
         return self._bus.broker.forget(self.queue_name(queue), message_filter(filters), who=self._who(who))

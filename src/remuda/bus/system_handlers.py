@@ -13,10 +13,10 @@ from remuda.bus.handlers.exceptions import Dead, Reject
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions
 from remuda.bus.handlers.signature import read_signature
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.results import RESULTS
-from remuda.bus.publishing.system_queues import CALLBACKS, UNROUTED
 from remuda.bus.settings.retry import RetryPolicy
-from remuda.model.durations import MINUTE, SECOND
+from remuda.model.message import Message
+from remuda.model.queues.system_queues import CALLBACKS, RESULTS, UNROUTED
+from remuda.model.values.durations import MINUTE, SECOND
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -36,7 +36,7 @@ def system_handlers(bus: Bus) -> Iterator[Handler]:
             raise Reject(message.headers[names.INVALID])
         queues = {handler.queue for handler in bus.handlers if handler.takes(message.name)}
         if not queues:
-            _warn_once(warned, message.name)
+            _warn_once(warned, message)
             raise Dead(f"nobody is subscribed to {message.name}")
         # To each queue by name: routed by topic, it would come back here if one of them was removed meanwhile.
         for queue in sorted(queues):
@@ -57,7 +57,16 @@ def system_handlers(bus: Bus) -> Iterator[Handler]:
         yield Handler(queue, queue, ("#",), function, options, signature, replies=False)
 
 
-def _warn_once(warned: set[str], topic: str) -> None:
-    if topic not in warned and len(warned) < _TOPICS_WARNED:
-        warned.add(topic)
+def _warn_once(warned: set[str], message: Message) -> None:
+    topic = message.name
+    if topic in warned or len(warned) >= _TOPICS_WARNED:
+        return
+    warned.add(topic)
+    if names.CORRELATION in message.headers:
+        _log.warning(
+            "nobody is subscribed to %s, which was to receive the answer to message %s; it is kept in %s. If a service "
+            "of CAP's waits for such answers: remuda cap bind URL GROUP %s",
+            topic, message.headers[names.CORRELATION], UNROUTED, topic,
+        )  # fmt: skip
+    else:
         _log.warning("nobody is subscribed to %s; its messages are kept in %s", topic, UNROUTED)

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from remuda.bus.broker_api import EmbeddedBroker, Outcome, QueueInfo, next_wake
+from remuda.bus.broker_api import EmbeddedBroker, Outcome, QueueInfo, collect_when_due, next_wake
 from remuda.bus.errors import HandlerFailed
 from remuda.bus.execution.active_delivery import FinishedCalls
 from remuda.bus.execution.processor import QueueProcessor
@@ -28,12 +28,12 @@ from remuda.bus.publishing import bodies
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
 from remuda.bus.publishing.options import CallKwargs, PublishKwargs, SendKwargs
 from remuda.model.document import Document
-from remuda.model.durations import Duration
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.message import Message
-from remuda.model.options import read_duration
-from remuda.model.texts import shown
 from remuda.model.topics import matches
+from remuda.model.values.durations import Duration
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import shown
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -114,10 +114,10 @@ class TestBus:
         bus._calls.test = None
         bus._lazy, bus._calls.listener = self._before
 
-    def publish(self, topic: str, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
+    def publish(self, topic: Any, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
         return self.bus.publish(topic, body, **options)
 
-    def send(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
+    def send(self, topic: Any, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         return self.bus.send(topic, body, **options)
 
     @overload
@@ -168,13 +168,23 @@ class TestBus:
         broker = self.bus.broker
         assert isinstance(broker, EmbeddedBroker)
         calls = self.run(raise_errors=raise_errors)
-        while (wake := next_wake(broker)) <= end:
+        while (wake := min(next_wake(broker), self.bus.schedules.next_look or end + 1, self._opens(end))) <= end:
             self.clock.now = max(wake, self.clock.now + 1)
             next_wake(broker)
             calls += self.run(raise_errors=raise_errors)
         self.clock.now = max(end, self.clock.now)
         next_wake(broker)
+        collect_when_due(broker)
         return calls + self.run(raise_errors=raise_errors)
+
+    def _opens(self, end: int) -> int:
+        """When the rules of a queue let more go out, though nobody waits there while the test stands still."""
+        broker = self.bus.broker
+        found = [end + 1]
+        for queue in {processor.queue for processor in self._processors()}:
+            if broker.queue(queue).options.has_flow and (opens := broker.flow(queue, 0).opens) is not None:
+                found.append(opens)
+        return min(found)
 
     def published(self, topic: str = "#") -> list[Message]:
         """Everything published so far under a topic, which may contain wildcards, in order."""

@@ -6,31 +6,25 @@ from typing import Annotated
 
 import typer
 
-from remuda.cli import (
+from remuda.cli.commands import (
     backup,
     bench,
     cap,
     check,
     config,
-    dashboard,
     db,
+    flow,
     index,
-    log,
-    messages,
     operations,
     publish,
-    queues,
-    relay,
     report,
-    run,
-    schedules,
-    search,
-    serve,
     takeover,
-    top,
-    worker,
+    workflows,
 )
+from remuda.cli.serving import dashboard, relay, run, serve, worker
+from remuda.cli.viewing import insight, log, messages, processes, queues, schedules, search, top, watch
 from remuda.lake import commands as lakes
+from remuda.model.operations.verbs import VERBS
 from remuda.spark import commands as pipelines
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -70,16 +64,19 @@ app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
 app.command("top")(top.top)
+app.command("workers")(processes.workers)
+app.command("running")(processes.running)
+app.command("watch")(watch.watch)
+app.command("history")(insight.history)
+app.command("errors")(insight.errors)
 app.command("messages")(messages.messages)
 app.command("message")(messages.message)
-app.command("reprocess")(operations.reprocess)
-app.command("clear")(operations.clear)
-app.command("forget")(operations.forget)
+for verb in VERBS.values():
+    app.command(verb.name.replace("_", "-"))(operations.command_of(verb))
+app.command("flow")(flow.flow)
+app.command("workflows")(workflows.workflows)
 app.command("cancel")(operations.cancel)
-app.command("move")(operations.move)
 app.command("schedules")(schedules.schedules)
-app.command("pause")(operations.pause)
-app.command("resume")(operations.resume)
 app.command("dashboard")(dashboard.dashboard)
 app.command("dashboard-user")(dashboard.dashboard_user)
 app.command("report")(report.report)

@@ -7,8 +7,8 @@ import typer
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The queues of the directory typed so far; none if it cannot be read."""
-    from remuda.cli.directory_view import DirectoryView
     from remuda.cli.target import directory_of
+    from remuda.cli.viewing.directory_view import DirectoryView
     from remuda.model.errors import RemudaError
 
     target = ctx.params.get("directory")

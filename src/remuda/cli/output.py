@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from remuda.model.durations import MILLISECOND, SECOND
-from remuda.model.records import is_moved
-from remuda.model.state import State
+from remuda.model.values.durations import MILLISECOND, SECOND
+from remuda.model.values.texts import UNSAFE
+from remuda.model.values.texts import safe as safe
 
 _WIDE: Final = 200
 _BODY: Final = 60
@@ -23,47 +23,8 @@ _MANY: Final = 1000
 """Tables with more rows are printed without rich."""
 _WRAPPED: Final = frozenset({"body", "note", "value", "what happened"})
 
-STATES: Final = {
-    State.LOGGED: "logged",
-    State.UNCHANGED: "unchanged",
-    State.QUEUED: "queued",
-    State.FETCHED: "fetched",
-    State.SUCCESS: "success",
-    State.KICKED: "not answered",
-    State.RETRY: "retry",
-    State.DEAD: "dead",
-    State.INVALID: "invalid",
-    State.NOT_INTERESTED: "not interested",
-    State.COMPLETED: "completed",
-}
-"""The words for states."""
-
-
-def state_words(state: State, reason: str | None) -> str:
-    """A state with its reason. A message that moved to another queue is not dead; then the reason alone is shown."""
-    if not reason:
-        return STATES[state]
-    return reason if is_moved(state, reason) else f"{STATES[state]}: {reason}"
-
 
 _NOT_ASCII: Final = re.compile(r"[^\x20-\x7e]")
-_UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-"""Control characters, and those that change how others are shown."""
-
-
-def safe(text: str, *, lines: bool = False) -> str:
-    """A text that is safe to print: control characters are replaced by their codes; so are newlines and tabs, unless
-    the text may have several `lines`."""
-    shown = _UNSAFE.sub(_code, text)
-    return shown if lines else shown.replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _code(character: re.Match[str]) -> str:
-    number = ord(character[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
@@ -133,7 +94,7 @@ def json(value: Any) -> None:
         text = msgspec.json.encode(value, enc_hook=str).decode()
     except UnicodeEncodeError:  # a path need not be text
         text = dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
-    unsafe = _UNSAFE if lookup(sys.stdout.encoding or "utf-8").name == "utf-8" else _NOT_ASCII
+    unsafe = UNSAFE if lookup(sys.stdout.encoding or "utf-8").name == "utf-8" else _NOT_ASCII
     sys.stdout.write(unsafe.sub(lambda character: dumps(character[0])[1:-1], text) + "\n")
     sys.stdout.flush()
 
@@ -171,6 +132,20 @@ def clock(time: int) -> str:
 def iso(time: int | None) -> str | None:
     """A time in microseconds as ISO 8601, for programs."""
     return None if time is None else datetime.fromtimestamp(time / 1e6).astimezone().isoformat()
+
+
+_TIMES: Final = frozenset(
+    {"created", "timestamp", "modified", "consumed", "processed", "completed", "failed", "fetched", "confirmed"}
+)
+
+
+def with_times(row: Any) -> Any:
+    """A row with its times as ISO 8601."""
+    if isinstance(row, list):
+        return [with_times(one) for one in row]
+    if not isinstance(row, dict):
+        return row
+    return {name: iso(value) if name in _TIMES else with_times(value) for name, value in row.items()}
 
 
 def span(duration: int) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.model.urls import AMQP, AMQPS, REMUDA, parse_url
+from remuda.model.values.urls import AMQP, AMQPS, REMUDA, parse_url
 
 _APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from remuda.model.durations import micros
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import micros
 
 
 def point(text: str, option: str, now: int | None = None) -> int:

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+from remuda.core.compacter import Look
 from remuda.core.extensions import FactsOf, MessageFacts
-from remuda.core.queue import ACCEPTING, Queue
-from remuda.core.recorder import Recorder
+from remuda.core.flow.keys import KEYLESS, UNKNOWN
+from remuda.core.flow.rules import said
+from remuda.core.queues.queue import ACCEPTING, Queue
 from remuda.model.errors import Duplicate, MessageTooLarge, QueueFull, QueueNotAccepting, Refused
 from remuda.model.messages import Messages, cell
-from remuda.model.notices import NoticeKind
-from remuda.model.options import PER_TOPIC, CommitWhen, LimitExceeded
+from remuda.model.queues.end_reports import asks
+from remuda.model.queues.flow_info import FLOW_CONCURRENCY, FLOW_WEIGHT
+from remuda.model.queues.options import PER_TOPIC, LimitExceeded, Singleton
 from remuda.model.records import Appended
 from remuda.model.state import State
 
@@ -26,15 +29,20 @@ Refusals = dict[int, Refused]
 """Rows of a batch that were refused, with the reason."""
 
 
-def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue]) -> Refusals:
-    """The rows that some queue refuses. `routes` has one entry per row, or one for all."""
+def screen(
+    messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue], look: Look | None = None
+) -> Refusals:
+    """The rows that some queue refuses. `routes` has one entry per row, or one for all. What repeats its object's last
+    body, as `look` tells, comes into no queue, so that none refuses it."""
     shared = routes[0] if len(routes) == 1 else None
     names = set(shared) if shared is not None else {name for route in routes for name in route}
-    tallies = {name: _Tally(queues[name]) for name in names if _has_rules(queues[name])}
-    if not tallies:
+    tallies = {name: _Tally(queues[name]) for name in names if queues[name].screens}
+    if not tallies and look is None:
         return {}
     refusals: Refusals = {}
     for row in range(len(messages)):
+        if look is not None and look.repeats(row):
+            continue
         targets = [tallies[name] for name in (shared if shared is not None else routes[row]) if name in tallies]
         refused: Refused | None = None
         for tally in targets:
@@ -45,13 +53,18 @@ def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mappin
         if refused is not None:
             refusals[row] = refused
             continue
+        if look is not None:
+            look.take(row)
         for tally in targets:
             tally.count(messages, row)
     return refusals
 
 
-def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Queue]) -> None:
-    """Apply a record of messages: each enters its queues. For live publishing and for recovery alike."""
+def enter(
+    record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Queue], *, has_bodies: bool = True
+) -> None:
+    """Apply a record of messages: each enters its queues. For live publishing and for recovery, which reads no bodies,
+    alike."""
     messages = record.messages
     priority, expires, due = messages.priority, messages.expires, messages.due
     alike = not isinstance(priority, list) and not isinstance(expires, list) and not isinstance(due, list)
@@ -60,14 +73,23 @@ def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Q
             queue = queues.get(name)
             if queue is None:
                 continue
+            if queue.keyed is not None:
+                _note_keys(queue, messages, record.first, start, stop)
+            if queue.weighs and messages.headers:
+                _note_weights(queue, messages, record.first, start, stop)
+            if messages.headers and not queue.reports:
+                queue.reports = _wants_reports(messages, start, stop)
+            admit = queue.admit_settling if queue.settles else queue.admit
             if alike:
-                queue.admit(record.first + start, stop - start, record.created, priority, expires, due)  # type: ignore[arg-type]
+                admit(record.first + start, stop - start, record.created, priority, expires, due)  # type: ignore[arg-type]
             else:
                 for row in range(start, stop):
-                    queue.admit(
+                    admit(
                         record.first + row, 1, record.created, cell(priority, row), cell(expires, row), cell(due, row)
                     )
-            if queue.options.byte_limit:
+            if not queue.remembers:
+                continue
+            if queue.options.byte_limit and has_bodies:
                 for row in range(start, stop):
                     queue.remember_size(record.first + row, len(messages.bodies[row]))
             if queue.options.unique_ids:
@@ -76,6 +98,31 @@ def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Q
             if queue.options.confirmations == PER_TOPIC:
                 for row in range(start, stop):
                     queue.topic_counts[record.first + row] = len(messages.topics_of(row))
+
+
+def _note_keys(queue: Queue, messages: Messages, first: int, start: int, stop: int) -> None:
+    assert queue.keyed is not None
+    numbers = queue.keyed.rules.numbers(messages, start, stop)
+    shared = numbers[0] if len(numbers) == 1 else UNKNOWN
+    for row in range(start, stop):
+        queue.keys.put(first + row, shared or numbers[row - start])
+    if queue.options.concurrency_per_key and messages.headers:
+        for row in range(start, stop):
+            most = said(cell(messages.headers, row), FLOW_CONCURRENCY)
+            if most:
+                queue.keyed.limit(queue.keys.get(first + row), most)
+
+
+def _note_weights(queue: Queue, messages: Messages, first: int, start: int, stop: int) -> None:
+    for row in range(start, stop):
+        weight = said(cell(messages.headers, row), FLOW_WEIGHT)
+        if weight > 1:
+            queue.weights[first + row] = weight
+
+
+def _wants_reports(messages: Messages, start: int, stop: int) -> bool:
+    headers = messages.headers
+    return any(map(asks, headers[start:stop])) if isinstance(headers, list) else asks(headers)
 
 
 def stretches(record: Appended) -> list[Stretch]:
@@ -89,7 +136,7 @@ def stretches(record: Appended) -> list[Stretch]:
     return found
 
 
-def surplus(queue: Queue, before: int = _ANY) -> tuple[int, int, State, int] | None:
+def surplus(queue: Queue, now: int, before: int = _ANY) -> tuple[int, int, State, int] | None:
     """The run to evict so that a full queue keeps its limit: first offset, count, state, priority. Messages from offset
     `before` on are evicted last."""
     options = queue.options
@@ -99,6 +146,7 @@ def surplus(queue: Queue, before: int = _ANY) -> tuple[int, int, State, int] | N
     too_many_bytes = queue.bytes - options.byte_limit if options.byte_limit else 0
     if excess <= 0 and too_many_bytes <= 0:
         return None
+    queue.join_oldest(now)
     oldest = _oldest(queue, before) or _oldest(queue, _ANY)
     if oldest is None:
         return None
@@ -161,17 +209,24 @@ def taken(queue: Queue, first: int, count: int, facts_of: FactsOf) -> list[tuple
     return runs
 
 
+def objection(queue: Queue, facts: MessageFacts | None) -> Refused:
+    """Why a queue does not take a message from another one."""
+    options, name = queue.options, queue.name
+    if queue.status not in ACCEPTING:
+        return QueueNotAccepting(f"queue {name!r} is {queue.status.value} and takes no messages")
+    if facts is not None and options.message_size_limit and facts.size > options.message_size_limit:
+        return MessageTooLarge(f"the body is over the message_size_limit of {options.message_size_limit} of {name!r}")
+    if facts is not None and options.unique_ids and facts.id in queue.offset_of:
+        return Duplicate(f"queue {name!r} holds another message with id {facts.id!r}")
+    limit = "message_limit" if room(queue) == 0 else "byte_limit"
+    return QueueFull(f"queue {name!r} is full by its {limit} of {getattr(options, limit)}")
+
+
 def _suits(queue: Queue, offset: int, facts: MessageFacts, ids: set[str]) -> bool:
     options = queue.options
     if options.message_size_limit and facts.size > options.message_size_limit:
         return False
     return not options.unique_ids or (facts.id not in ids and queue.offset_of.get(facts.id, offset) == offset)
-
-
-def announce(recorder: Recorder, queue: Queue, first: int, count: int) -> None:
-    if queue.options.commit_when is not CommitWhen.NONE:
-        recorder.touch(queue)
-    recorder.notice(NoticeKind.PRODUCED, queue, first=first, count=count)
 
 
 class _Tally:
@@ -183,12 +238,19 @@ class _Tally:
         self.bytes = queue.bytes
         self.fixed = queue.flights.size
         self.ids: set[str] = set()
+        self.keys: set[int] = set()
 
     def count(self, messages: Messages, row: int) -> None:
         self.size += 1
         self.bytes += len(messages.bodies[row])
         if self.queue.options.unique_ids:
             self.ids.add(messages.id(row))
+        if self.queue.options.singleton is Singleton.REFUSE:
+            self.keys.add(self._key(messages, row))
+
+    def _key(self, messages: Messages, row: int) -> int:
+        keyed = self.queue.keyed
+        return KEYLESS if keyed is None else keyed.rules.number(cell(messages.key, row), cell(messages.headers, row))
 
     def objection(self, messages: Messages, row: int) -> Refused | None:
         queue, options = self.queue, self.queue.options
@@ -208,6 +270,13 @@ class _Tally:
             if identity in self.ids or identity in queue.offset_of:
                 return Duplicate(
                     f"queue {queue.name!r} already holds a message with id {identity!r} that is queued or in flight; "
+                    "this one was not stored"
+                )
+        if options.singleton is Singleton.REFUSE and queue.keyed is not None:
+            number = self._key(messages, row)
+            if number != KEYLESS and (number in self.keys or queue.keyed.lives(number)):
+                return Duplicate(
+                    f"a message of the same key waits or runs in queue {queue.name!r}, which takes one at a time; "
                     "this one was not stored"
                 )
         if options.message_limit and self.size >= options.message_limit:
@@ -233,15 +302,6 @@ class _Tally:
             if reason is not None:
                 return Refused(f"queue {queue.name!r} refused the message: {reason}")
         return None
-
-
-def _has_rules(queue: Queue) -> bool:
-    options = queue.options
-    return (
-        queue.status not in ACCEPTING
-        or bool(options.message_limit or options.byte_limit or options.message_size_limit or options.unique_ids)
-        or queue.handler is not None
-    )
 
 
 def _oldest(queue: Queue, before: int) -> tuple[int, int, State, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
-from remuda.core.tables import PagedTable
+from remuda.core.queues.tables import PagedTable
 from remuda.model.messages import Column, Messages, cell
 
 _DIGEST_BYTES: Final = 16
@@ -44,25 +44,52 @@ class Compacter:
         """For each message, whether it repeats the one before it, which may be of the same batch; None if none can."""
         if digest is None:
             return None
-        fresh: dict[bytes, bytes] = {}
-        verdicts: list[bool] = []
-        for row, (entry_key, hashed) in enumerate(_hashed(messages, digest)):
-            if entry_key is None:
-                verdicts.append(False)
-                continue
-            last = fresh.get(entry_key) or self.history.get(entry_key)
-            verdicts.append(last == hashed and self._compacts(messages, row))
-            fresh[entry_key] = hashed
-        return verdicts
+        look = self.look(messages, digest)
+        return [look.repeats(row, taken=True) for row in range(len(messages.bodies))]
+
+    def look(self, messages: Messages, digest: Column[bytes | None]) -> Look:
+        """To go through a batch row by row."""
+        return Look(self, messages, digest)
 
     def remember(self, messages: Messages, digest: Column[bytes | None]) -> None:
         """Note the bodies of messages that were stored."""
         if digest is not None:
             self.history.update((entry_key, hashed) for entry_key, hashed in _hashed(messages, digest) if entry_key)
 
-    def _compacts(self, messages: Messages, row: int) -> bool:
+    def compacts(self, messages: Messages, row: int) -> bool:
         name: str | None = cell(messages.object, row)
         return self._objects.get(name or "", self._enabled)
+
+
+class Look:
+    """Goes through a batch in order: what a message is compared with may have come just before it, unless a queue
+    refused that."""
+
+    def __init__(self, compacter: Compacter, messages: Messages, digest: Column[bytes | None]) -> None:
+        self._compacter = compacter
+        self._messages = messages
+        self._hashed = list(_hashed(messages, digest))
+        self._fresh: dict[bytes, bytes] = {}
+        self.verdicts: list[bool] = []
+
+    def repeats(self, row: int, *, taken: bool = False) -> bool:
+        """Whether the next message repeats the last body of its object and key. With `taken`, it is the last from now
+        on, as it is anyway if it repeats it."""
+        entry_key, hashed = self._hashed[row]
+        repeats = False
+        if entry_key is not None:
+            last = self._fresh.get(entry_key) or self._compacter.history.get(entry_key)
+            repeats = last == hashed and self._compacter.compacts(self._messages, row)
+            if taken:
+                self._fresh[entry_key] = hashed
+        self.verdicts.append(repeats)
+        return repeats
+
+    def take(self, row: int) -> None:
+        """The message was not refused: it is what the next ones are compared with."""
+        entry_key, hashed = self._hashed[row]
+        if entry_key is not None:
+            self._fresh[entry_key] = hashed
 
 
 def _history_keys(messages: Messages) -> Iterator[bytes | None]:

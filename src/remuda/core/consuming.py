@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from remuda.core import delivering
-from remuda.core.credit import Consumer, Credit
 from remuda.core.effects import Dispatch
-from remuda.core.leases import Waiter
-from remuda.core.queue import Queue
-from remuda.core.ranges import MessageRange
-from remuda.core.recorder import BLOCK_BITS
+from remuda.core.queues.credit import Consumer, Credit
+from remuda.core.queues.leases import Waiter
 from remuda.core.registry import Registry, whereabouts
-from remuda.model.commands import (
+from remuda.model.errors import Conflict, ConsumersFull, NotFound
+from remuda.model.operations.commands import (
     Abandon,
     CancelPull,
     HandOver,
@@ -24,22 +20,9 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.errors import Conflict, ConsumersFull, NotFound
-from remuda.model.notices import NoticeKind
-from remuda.model.options import Status
-from remuda.model.records import Event, Events
-from remuda.model.results import Differences, differences
-from remuda.model.settlement import Outcome, Settlement
-from remuda.model.state import State
-
-# Bound to names of the module: they are needed for every message, and looking up a member of an Enum is slow.
-_FETCHED: Final = State.FETCHED
-_SUCCESS: Final = State.SUCCESS
-_COMPLETED: Final = State.COMPLETED
-_RETRY: Final = State.RETRY
-_ACK: Final = Outcome.ACK
-_RETRY_OUTCOME: Final = Outcome.RETRY
-_NONE_LEFT: Final = (0, 0)
+from remuda.model.operations.results import Differences, differences
+from remuda.model.queues.notices import NoticeKind
+from remuda.model.queues.options import Status
 
 Runs = list[tuple[int, int]]
 
@@ -50,7 +33,7 @@ class Consuming:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._recorder = registry.recorder
-        self._joined = 0
+        self.joined = 0
 
     def subscribe(self, command: Subscribe) -> Differences:
         registry, named = self._registry, command.options
@@ -70,11 +53,11 @@ class Consuming:
                 f"queue {queue.name!r} has {len(queue.consumers)} consumers, its client_limit; "
                 "close one of them or raise the limit"
             )
-        self._joined += 1
+        self.joined += 1
         credit = self._credit(command)
         queue.join(
             Consumer(
-                command.consumer, command.batch, self._joined, command.tag, credit,
+                command.consumer, command.batch, self.joined, command.tag, credit,
                 group=command.group, priority=command.priority,
             )
         )  # fmt: skip
@@ -127,12 +110,12 @@ class Consuming:
             queue = registry.create(command.queue, registry.options(None), Status.NOT_INITIALIZED)
         elif queue.status is Status.NOT_INITIALIZED and queue.size:
             registry.initialize(queue, None)
-        elif not command.newest and command.clear_after == "none":
-            done = self.pull_plainly(queue, command.consumer, recorder.now, command.count, command.tag)
-            if done is not None:
-                recorder.keep(done[1], False)
-                return done[0]
         until = recorder.now + command.wait
+        if command.newest and queue.keyed is not None:
+            raise Conflict(
+                f"queue {queue.name!r} has rules per key, and a pull takes its messages in their order; "
+                "leave newest out"
+            )
         waiter = Waiter(command.consumer, command.tag, command.count, command.newest, until, command.clear_after)
         served = not queue.waiters and delivering.serve(registry, queue, waiter)
         if not served and command.wait:
@@ -142,7 +125,7 @@ class Consuming:
 
     def cancel_pull(self, command: CancelPull) -> bool:
         queue = self._registry.queues.get(command.queue)
-        return queue is not None and queue.waiters.pop(command.tag, None) is not None
+        return queue is not None and queue.stop_waiting(command.tag)
 
     def hand_over(self, command: HandOver) -> list[tuple[int, int]]:
         queue = self._registry.queues.get(command.queue)
@@ -163,10 +146,6 @@ class Consuming:
             self._recorder.late_answers += 1
             return 0
         settlement = command.settlement
-        record = self.settle_plainly(queue, command.lease, settlement, command.runs, self._recorder.now)
-        if record is not None:
-            self._recorder.keep(record, queue.persistent)
-            return record.rows[0].count
         settled = delivering.settle(self._registry, queue, command.lease, settlement, command.runs)
         self._registry.after(queue)
         return settled
@@ -193,126 +172,3 @@ class Consuming:
         if queue is not None:
             delivering.abandon(self._registry, queue, command.lease, command.consumer, command.begun)
             self._registry.after(queue)
-
-    # Fast paths for the usual case: one run of messages, and no special option of the queue or its consumers. Each
-    # returns the record for its caller to keep; or None, and then nothing has changed and the general path is taken.
-
-    def pull_plainly(
-        self, queue: Queue, consumer: str, now: int, count: int, tag: int
-    ) -> tuple[Dispatch, Events] | None:
-        recorder = self._recorder
-        if now < recorder.now:
-            now = recorder.now
-        if (
-            not queue.plain_out
-            or queue.waiters
-            or queue.consumers
-            or queue.attempts.size
-            or queue.arrivals.size
-            or queue.delayed.soonest <= now
-            or queue.watched
-            or recorder.wants_notices
-        ):
-            return None
-        run = queue.ready.take_run(count, now)
-        if run is None:
-            return None
-        if recorder.rows:
-            recorder.at(now)
-        else:
-            recorder.now = now
-        return self.send_plainly(queue, consumer, now, tag, run)
-
-    def send_plainly(
-        self, queue: Queue, consumer: str, now: int, tag: int, run: tuple[int, int, int, int]
-    ) -> tuple[Dispatch, Events]:
-        """Deliver a run, which was taken out of its lane, to the consumer that pulls."""
-        recorder, ready, counts = self._recorder, queue.ready, queue.counts
-        token = recorder.next_position
-        recorder.next_position = token + 1
-        counts[_FETCHED] = counts.get(_FETCHED, 0) + run[1]
-        deadline = now + queue.options.acknowledge_timeout
-        left = ready.by_rank if ready.size else _NONE_LEFT
-        sent = queue.send(queue.name, run, token, consumer, tag, now, deadline, left)
-        if deadline < queue.wake:
-            self._registry.plan(queue)
-        return sent
-
-    def settle_plainly(
-        self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
-    ) -> Events | None:
-        """Settle one run of messages that is acknowledged or to be retried, as most are."""
-        recorder, outcome = self._recorder, settlement.outcome
-        if now < recorder.now:
-            now = recorder.now
-        if (
-            not queue.plain_out
-            or queue.watched
-            or queue.consumers
-            or (queue.waiters and queue.delayed.soonest <= now)
-            or recorder.wants_notices
-        ):
-            return None
-        if outcome is _ACK:
-            return self._complete_plainly(queue, token, settlement.consumer, runs, now)
-        if outcome is _RETRY_OUTCOME:
-            return self._retry_plainly(queue, token, settlement, runs, now)
-        return None
-
-    def _complete_plainly(
-        self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int
-    ) -> Events | None:
-        recorder, counts = self._recorder, queue.counts
-        at = recorder.next_position
-        record = queue.complete(queue.name, token, consumer, runs, at, now)
-        if record is None:
-            return None
-        if recorder.rows:
-            recorder.at(now)
-        else:
-            recorder.now = now
-        recorder.next_position = at + 2
-        done = record.rows[0]
-        first, count = done.first, done.count
-        counts[_SUCCESS] = counts.get(_SUCCESS, 0) + count
-        counts[_COMPLETED] = counts.get(_COMPLETED, 0) + count
-        if queue.topic_counts.size or queue.id_of.size or queue.arrivals.size or queue.sizes.size:
-            queue._free(first, count)
-        if count == 1:
-            block = first >> BLOCK_BITS
-            if now > recorder.last_settled.get(block, 0):
-                recorder.last_settled[block] = now
-        else:
-            recorder.note_block(first, count, now)
-        return record
-
-    def _retry_plainly(
-        self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
-    ) -> Events | None:
-        """Delay messages that failed until their next attempt."""
-        delay = settlement.delay
-        if not delay or settlement.counted is False or queue.options.delivery_limit:
-            return None
-        piece = queue.land(token, settlement.consumer, runs)
-        if piece is None:
-            return None
-        recorder, counts = self._recorder, queue.counts
-        recorder.at(now)
-        first, count = piece.first, piece.count
-        counts[_RETRY] = counts.get(_RETRY, 0) + count
-        due, front, reason = now + delay, bool(settlement.front), settlement.reason or "negative answer"
-        queue.delayed.add(
-            MessageRange(
-                first, count, _RETRY, piece.deadline, piece.priority, piece.attempt, -1, due, front, reason, now,
-                True,
-            )
-        )  # fmt: skip
-        if due < queue.wake or piece.deadline < queue.wake:
-            self._registry.plan(queue)
-        at = recorder.next_position
-        recorder.next_position = at + 1
-        failed = Event(
-            queue.name, _RETRY, first, count, settlement.consumer, piece.attempt, reason, due, front,
-            detail=settlement.detail,
-        )  # fmt: skip
-        return Events(at, now, [failed])

@@ -13,23 +13,26 @@ from remuda.core.compacter import Compacter
 from remuda.core.consuming import Consuming
 from remuda.core.effects import Effects
 from remuda.core.exchanging import Exchanging
-from remuda.core.extensions import FactsOf, HandlerFor, StrategyFor, no_handler, unknown
+from remuda.core.extensions import FactsOf, HandlerFor, MessageOf, StrategyFor, no_handler, unknown, unreadable
 from remuda.core.operating import Begun, Operating
 from remuda.core.publishing import Publishing
-from remuda.core.queue import Queue
+from remuda.core.queues.queue import Queue
+from remuda.core.queues.strategies import by_type
 from remuda.core.recorder import Recorder
+from remuda.core.recovery.reloading import Left, adopt
+from remuda.core.recovery.replaying import Replaying
+from remuda.core.recovery.spool import Spool
 from remuda.core.registry import Registry
-from remuda.core.replaying import Replaying
 from remuda.core.routing import Routing
-from remuda.core.spool import Spool
-from remuda.core.strategies import by_type
-from remuda.model import commands as verbs
-from remuda.model.commands import Command
-from remuda.model.filters import MessageFilter
 from remuda.model.ids import Snowflakes
-from remuda.model.options import QueueOptions
+from remuda.model.operations import commands as verbs
+from remuda.model.operations.commands import Command
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import ParkedMessage, QueueInfo
+from remuda.model.queues.flow_info import FlowInfo
+from remuda.model.queues.options import QueueOptions
 from remuda.model.records import CREATED, QueueChange, Record
-from remuda.model.results import ParkedMessage, QueueInfo
+from remuda.model.topic_types import TopicTypes
 
 
 class Core:
@@ -43,9 +46,11 @@ class Core:
         default_queue: str | None = None,
         default_options: QueueOptions | None = None,
         compacter: Compacter | None = None,
+        types: TopicTypes | None = None,
         strategy_for: StrategyFor = by_type,
         handler_for: HandlerFor = no_handler,
         facts_of: FactsOf = unknown,
+        message_of: MessageOf = unreadable,
     ) -> None:
         self.snowflakes = snowflakes
         self.compacter = compacter or Compacter()
@@ -63,7 +68,10 @@ class Core:
         )
         self.queues: dict[str, Queue] = registry.queues
         self.consuming = consuming = Consuming(registry)
-        self.publishing = publishing = Publishing(registry, consuming, self.compacter, snowflakes, self.spool)
+        self.publishing = publishing = Publishing(registry, self.compacter, snowflakes, self.spool)
+        publishing.message_of = message_of
+        publishing.types = types
+        registry.report = publishing.report
         self.operating = operating = Operating(registry)
         exchanging = Exchanging(self.recorder, self.routing)
         self._replaying = Replaying(registry, publishing, exchanging, self.compacter, snowflakes, self.spool)
@@ -86,8 +94,10 @@ class Core:
             verbs.RemoveQueue: registry.remove,
             verbs.Clear: operating.clear,
             verbs.Reprocess: operating.reprocess,
+            verbs.RequeueFront: operating.requeue_front,
             verbs.Forget: operating.forget,
             verbs.Move: operating.move,
+            verbs.PauseKey: registry.pause_key,
             verbs.EndUnreadable: operating.end_unreadable,
             verbs.DeclareExchange: exchanging.declare,
             verbs.RemoveExchange: exchanging.remove,
@@ -118,6 +128,10 @@ class Core:
     def info(self, name: str) -> QueueInfo:
         return self.registry.info(name)
 
+    def flow(self, name: str, limit: int, now: int) -> FlowInfo:
+        self.recorder.at(now)
+        return self.registry.flow(name, limit)
+
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         return self.operating.parked(name, chosen, limit)
 
@@ -126,6 +140,10 @@ class Core:
         queue = self.registry.queue(name)
         runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
         return runs + [(piece.first, piece.count) for piece in queue.delayed]
+
+    def notes(self, name: str, offset: int) -> list[int]:
+        """The offsets of the notes on a message that is in this queue, or parked there."""
+        return self.registry.queue(name).notes.places(offset)
 
     # Recovery
 
@@ -157,7 +175,21 @@ class Core:
             # Recorded, so that the next start finds the queue as this one leaves it.
             queue = self.queues[name]
             self.recorder.change(QueueChange(CREATED, name, self.recorder.now, queue.options, queue.status))
+        self.publishing.wake_unheard()
         self.operating.resume(begun, keep=keep)
+
+    def go_on(self, old: Core, now: int, left: Left) -> None:
+        """After the last record, in the process that wrote it: an error interrupted a command of the `old` core, whose
+        consumers go on with this one."""
+        recorder, before = self.recorder, old.recorder
+        recorder.at(max(now, before.now))
+        recorder.go_on(before)
+        self.learn_facts()
+        retracted = self.spool.retract(recorder.now)
+        if retracted is not None:
+            recorder.change(retracted)
+        self.consuming.joined = old.consuming.joined
+        adopt(self.registry, old.registry, left)
 
     def release_unclaimed(self, now: int, begun: Begun) -> None:
         """Put back the deliveries that no consumer reclaimed in the time it had for that."""

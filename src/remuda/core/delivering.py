@@ -5,32 +5,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from remuda.core.effects import Dispatch
-from remuda.core.leases import Lease, Waiter
-from remuda.core.queue import CONSUMING, Queue
-from remuda.core.ranges import MessageRange
-from remuda.core.ready import ReadyRun
-from remuda.model.notices import NoticeKind
-from remuda.model.options import PER_TOPIC, Acknowledge, PutBack, QueueType
-from remuda.model.records import NEVER_DELIVERED, Event
-from remuda.model.settlement import Outcome, Settlement
+from remuda.core.queues.leases import Lease, Waiter
+from remuda.core.queues.queue import Queue
+from remuda.core.queues.ranges import MessageRange
+from remuda.core.queues.ready import ReadyRun
+from remuda.model.queues.notices import NoticeKind
+from remuda.model.queues.options import PER_TOPIC, PutBack
+from remuda.model.records import EXPIRED, NEVER_DELIVERED, Event
+from remuda.model.settlement import Outcome, Settlement, verdict
 from remuda.model.state import State
 
 if TYPE_CHECKING:
     from remuda.core.registry import Registry
 
 
-class _Portion(msgspec.Struct, frozen=True, gc=False):
-    """Part of a delivery whose messages were delivered equally often before."""
-
-    run: ReadyRun
-    attempt: int
-    redelivered: bool
-
+Portion = tuple[ReadyRun, int, bool]
+"""Part of a delivery whose messages were delivered equally often before: the attempt, and whether it is one more."""
+_NOBODY: Final[frozenset[str]] = frozenset()
+# Looking up a member of an Enum is slow.
+_QUEUED: Final = State.QUEUED
+_FETCHED: Final = State.FETCHED
+_ACK: Final = Outcome.ACK
 
 # Sending
 
@@ -38,46 +38,38 @@ class _Portion(msgspec.Struct, frozen=True, gc=False):
 def dispatch(registry: Registry, queue: Queue) -> None:
     """Send all messages that can be sent now."""
     recorder = registry.recorder
-    if queue.next_send <= recorder.now:
-        queue.next_send = 0
-    if (not queue.consumers and not queue.waiters) or queue.status not in CONSUMING:
+    if (queue.pace and queue.pauses(recorder.now)) or not queue.consumes:
+        return
+    if not queue.consumers and not queue.waiters:
         return
     expire(registry, queue)
-    pace = queue.options.delay_between_messages
-    while queue.has_next(recorder.now):
-        if pace and queue.next_send > recorder.now:
-            break
+    one_by_one = queue.pace > 0
+    while queue.has_next(recorder.now) and not (one_by_one and queue.pauses(recorder.now)):
         if queue.waiters:
             waiter = next(iter(queue.waiters.values()))
             if serve(registry, queue, waiter):
-                del queue.waiters[waiter.tag]
+                queue.stop_waiting(waiter.tag)
             continue
         assignment = queue.strategy.next(queue) if queue.consumers else None
         if assignment is None:
             break
-        runs = take(registry, queue, 1 if pace else assignment.count)
+        runs = take(registry, queue, 1 if one_by_one else assignment.count)
         send(registry, queue, assignment.consumers, runs)
-        if pace:
-            queue.next_send = recorder.now + pace
 
 
 def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     """Serve a pull request; False if there is nothing for it now."""
     recorder = registry.recorder
-    # A pull queue serves every request at once; the others keep their pace for pulls, too (Q8).
-    pace = 0 if queue.options.type is QueueType.PULL else queue.options.delay_between_messages
-    if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
+    if not queue.consumes or (queue.pace and queue.pauses(recorder.now)):
         return False
-    count = 1 if pace else waiter.count
+    count = 1 if queue.pace else waiter.count
     if waiter.newest:
         queue.release_due(recorder.now)  # the newest is known only when all due messages are in their lanes
     expire(registry, queue, count)
     sent = False
     while not sent and queue.has_next(recorder.now):
-        runs = queue.ready.take_newest(count) if waiter.newest else take(registry, queue, count)
+        runs = take(registry, queue, count, newest=waiter.newest)
         sent = send(registry, queue, (waiter.consumer,), runs, waiter)
-    if sent and pace:
-        queue.next_send = recorder.now + pace
     return sent
 
 
@@ -86,19 +78,28 @@ def send(
 ) -> bool:
     """Deliver messages that were taken out of their lanes to all of these consumers. False if none may be sent."""
     recorder = registry.recorder
-    portions = _sendable(registry, queue, consumers, _portions(queue, runs))
+    portions = _portions(queue, runs)
+    if queue.handler is not None:
+        portions = _sendable(registry, queue, consumers, portions)
     if not portions:
         return False
     token = recorder.next_position
-    asks = queue.options.acknowledge is not Acknowledge.NONE
-    label = ", ".join(consumers)
-    for portion in portions:
-        first, count = portion.run.first, portion.run.count
-        fetched = Event(queue.name, State.FETCHED, first, count, consumer=label, attempt=portion.attempt)
-        recorder.event(queue, State.QUEUED, fetched, lease=token, lifted=(portion.run,))
-        recorder.notice(NoticeKind.CONSUMED, queue, first=first, count=count, consumer=label)
-    chosen = [(portion.run.first, portion.run.count) for portion in portions]
-    total = sum(count for _, count in chosen)
+    asks = queue.asks
+    label = consumers[0] if len(consumers) == 1 else ", ".join(consumers)
+    chosen: list[tuple[int, int]] = []
+    attempts: list[int] = []
+    redelivered: tuple[bool, ...] = ()
+    total = 0
+    for run, attempt, again in portions:
+        first, count = run.first, run.count
+        recorder.event(queue, _QUEUED, Event(queue.name, _FETCHED, first, count, label, attempt), token, (run,))
+        if recorder.wants_notices:
+            recorder.notice(NoticeKind.CONSUMED, queue, first=first, count=count, consumer=label)
+        chosen.append((first, count))
+        attempts.append(attempt)
+        total += count
+        if again:
+            redelivered = tuple(again for _, _, again in portions)
     deadline = recorder.now + queue.options.acknowledge_timeout
     # A pull takes its messages at once; what is sent ahead to a subscriber belongs to the queue until it takes it.
     ahead = waiter is None and not queue.waits
@@ -106,8 +107,8 @@ def send(
         needed = _needed(queue, chosen[0][0]) if asks and waiter is None else 1
         queue.grant(
             Lease(
-                token, consumers, chosen, deadline, total, needed=needed, pulled=waiter is not None,
-                sent=total if ahead else 0, awaited=frozenset(consumers if ahead else ()), kicks=not asks,
+                token, consumers, chosen, deadline, total, _NOBODY, _NOBODY, needed, False, waiter is not None,
+                total if ahead else 0, frozenset(consumers) if ahead else _NOBODY, _NOBODY, not asks,
             )
         )  # fmt: skip
     else:
@@ -115,20 +116,20 @@ def send(
             recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, consumer=label))
     if waiter is not None and waiter.clear_after != "none":
         registry.clear(queue, waiter.clear_after, who=waiter.consumer)
-    arrivals = _arrivals(queue, chosen) if queue.arrivals else {}
-    attempts = [portion.attempt for portion in portions]
-    redelivered = tuple(portion.redelivered for portion in portions)
+    arrivals = _arrivals(queue, chosen) if queue.arrivals.size else {}
     for name in consumers:
         consumer = queue.consumers.get(name) if waiter is None else None
         tag = consumer.tag if consumer is not None else waiter.tag if waiter is not None else 0
         recorder.send(
             Dispatch(
                 queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
-                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1, arrivals,
+                queue.ready.by_rank, redelivered, ahead, len(consumers) > 1, arrivals,
             )
         )  # fmt: skip
         if consumer is not None:
             queue.served(consumer)
+    if queue.shares:
+        registry.limits.served(queue)
     if queue.handler is not None:
         for first, count in chosen:
             for offset in range(first, first + count):
@@ -167,6 +168,7 @@ def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> 
         lease.runs = runs
     if runs:
         queue.handed_over(lease, consumer)
+        queue.extend(lease, recorder.now + queue.options.acknowledge_timeout)  # its time begins now
     if lease.kicks:
         label = ", ".join(lease.consumers)
         for first, count in runs:
@@ -178,25 +180,24 @@ def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> 
     return runs
 
 
-def take(registry: Registry, queue: Queue, count: int) -> list[ReadyRun]:
+def take(registry: Registry, queue: Queue, count: int, *, newest: bool = False) -> list[ReadyRun]:
     """Take the next messages out of their lanes."""
-    if queue.delayed.soonest <= registry.recorder.now:
+    now = registry.recorder.now
+    if queue.ready.soonest <= now or (queue.delayed.soonest <= now and not newest):
         expire(registry, queue, count)
-    return queue.ready.take(count)
+    return queue.take(count, now, newest)
 
 
 def expire(registry: Registry, queue: Queue, count: int = 1) -> None:
     """Bring the next `count` due messages into their lanes. Those that have expired end here, or go on to the queue for
-    expired messages."""
+    expired messages. If that one is full, it may evict to here what is overdue as well."""
     now = registry.recorder.now
     while True:
-        whole = queue.advance(now, count)
+        queue.advance(now, count)
         if queue.ready.soonest > now:
             return
         for run in queue.ready.expire(now):
             end_expired(registry, queue, State.QUEUED, run.first, run.count, run.priority, lifted=[run])
-        if whole:
-            return
 
 
 def end_expired(
@@ -206,7 +207,29 @@ def end_expired(
     """End messages whose deadline has come."""
     registry.recorder.notice(NoticeKind.TIMED_OUT, queue, first=first, count=count)
     to = queue.options.expired_queue or queue.options.dead_letter_queue
-    registry.end(queue, source, first, count, "expired", priority=priority, to=to, lifted=lifted)
+    if to is not None and queue.arrivals.size and _goes_round(registry, queue):
+        # Queues that send each other what expired would do so for ever: what came here that way stays.
+        for offset in range(first, first + count):
+            stays = queue.arrivals.get(offset, "").endswith(f": {EXPIRED}")
+            part = None if lifted is None else [ReadyRun(offset, 1, lifted[0].deadline, priority)]
+            registry.end(
+                queue, source, offset, 1, EXPIRED, priority=priority, to=None if stays else to, lifted=part
+            )  # fmt: skip
+        return
+    registry.end(queue, source, first, count, EXPIRED, priority=priority, to=to, lifted=lifted)
+
+
+def _goes_round(registry: Registry, queue: Queue) -> bool:
+    """Whether what expires here, and again where it goes, could come back."""
+    seen, here = set[str](), queue
+    while here.name not in seen:
+        seen.add(here.name)
+        to = here.options.expired_queue or here.options.dead_letter_queue
+        following = None if to is None else registry.queues.get(to)
+        if following is None:
+            return False
+        here = following
+    return here is queue
 
 
 # Answers, timeouts and lost consumers
@@ -234,19 +257,31 @@ def settle(
         recorder.late_answers += 1
         queue.late_answers += 1
         return 0
-    for piece in pieces:
-        recorder.notice(
-            NoticeKind.ACKNOWLEDGED, queue, first=piece.first, count=piece.count, consumer=consumer,
-            detail=settlement.outcome.value,
-        )  # fmt: skip
+    if settlement.to is not None and settlement.to != queue.name:
+        if settlement.to not in registry.queues:
+            registry.check_creation(settlement.to)
+        if settlement.whole:
+            registry.check_taken(settlement.to, pieces)
+    if recorder.wants_notices:
+        for piece in pieces:
+            recorder.notice(
+                NoticeKind.ACKNOWLEDGED, queue, first=piece.first, count=piece.count, consumer=consumer,
+                detail=settlement.outcome.value,
+            )  # fmt: skip
     queue.answered(lease)
     if lease.needed != 1:
         _count_confirmation(registry, queue, lease, pieces[0], settlement)
         return pieces[0].count
-    settled = sum(piece.count for piece in pieces)
-    for piece, decided in _reviewed(queue, pieces, settlement):
-        conclude(registry, queue, piece, decided)
-    queue.give_back(lease, lease.silent, settled)
+    settled = 0
+    for piece in pieces:
+        settled += piece.count
+        if queue.handler is None:
+            conclude(registry, queue, piece, settlement)
+        else:
+            for part, decided in _reviewed(queue, [piece], settlement):
+                conclude(registry, queue, part, decided)
+    if not lease.pulled:
+        queue.give_back(lease, lease.silent, settled)
     lease.open -= settled
     if lease.open <= 0:
         queue.revoke(lease)
@@ -397,60 +432,36 @@ def reclaim(
 
 def conclude(registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement) -> None:
     """Carry out an answer for messages in flight."""
-    recorder, options = registry.recorder, queue.options
-    name, first, count = queue.name, piece.first, piece.count
-    consumer, reason = settlement.consumer, settlement.reason
+    if settlement.outcome is _ACK:
+        registry.recorder.completed(queue, piece.first, piece.count, settlement.consumer)
+    else:
+        _conclude_badly(registry, queue, piece, settlement)
 
-    def end_as(state: State, why: str, to: str | None) -> None:
-        registry.end(
-            queue, State.FETCHED, first, count, why, state=state, priority=piece.priority, to=to, consumer=consumer,
-            attempt=piece.attempt, who=settlement.who, detail=settlement.detail,
+
+def _conclude_badly(registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement) -> None:
+    recorder, first, count = registry.recorder, piece.first, piece.count
+    found = verdict(settlement, queue.options, last=_is_last(queue, piece))
+    due = recorder.now + found.delay if found.delay else None
+    attempt = piece.attempt if found.counts else piece.attempt - 1
+    if found.state is State.RETRY or found.state is _QUEUED:
+        if found.state is _QUEUED and settlement.awaits:
+            if queue.notes.count(first) >= settlement.awaits:
+                due = None
+            elif due is not None:
+                queue.notes.awaited[first] = settlement.awaits
+        back = Event(
+            queue.name, found.state, first, count, settlement.consumer, attempt, found.reason, due, found.front,
+            detail=settlement.detail,
         )  # fmt: skip
-
-    match settlement.outcome:
-        case Outcome.ACK:
-            recorder.event(queue, State.FETCHED, Event(name, State.SUCCESS, first, count, consumer))
-            recorder.event(queue, State.SUCCESS, Event(name, State.COMPLETED, first, count))
-        case Outcome.NACK if options.put_back is PutBack.NO and settlement.front is None:
-            end_as(State.DEAD, reason or "negative answer", options.dead_letter_queue)
-        case Outcome.NACK | Outcome.RETRY if _is_last(queue, piece) and settlement.counted is not False:
-            end_as(State.DEAD, f"{reason or 'negative answer'}; delivery limit reached", options.dead_letter_queue)
-        case Outcome.NACK:
-            delay = options.put_back_delay if settlement.delay is None else settlement.delay
-            front = options.put_back is PutBack.PRIORITY if settlement.front is None else settlement.front
-            _retry(registry, queue, piece, settlement, delay, front)
-        case Outcome.RETRY:
-            _retry(registry, queue, piece, settlement, settlement.delay or 0, bool(settlement.front))
-        case Outcome.RELEASE:
-            due = recorder.now + settlement.delay if settlement.delay else None
-            attempt = piece.attempt if settlement.counted else piece.attempt - 1
-            back = Event(
-                name, State.QUEUED, first, count, consumer, attempt, reason or "not now", due,
-                bool(settlement.front), detail=settlement.detail,
-            )  # fmt: skip
-            recorder.event(queue, State.FETCHED, back)
-        case Outcome.INVALID:
-            end_as(State.INVALID, reason or "invalid", None)
-        case Outcome.NOT_INTERESTED:
-            end_as(State.NOT_INTERESTED, reason or "not interested", None)
-        case Outcome.DEAD:
-            end_as(State.DEAD, reason or "given up", settlement.to or options.dead_letter_queue)
-
-
-def _retry(
-    registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement, delay: int, front: bool
-) -> None:
-    recorder = registry.recorder
-    due = recorder.now + delay if delay else None
-    attempt = piece.attempt - (settlement.counted is False)
-    failed = Event(
-        queue.name, State.RETRY, piece.first, piece.count, settlement.consumer, attempt,
-        settlement.reason or "negative answer", due, front, detail=settlement.detail,
+        recorder.event(queue, State.FETCHED, back)
+        if found.state is State.RETRY and due is None:
+            again = Event(queue.name, State.QUEUED, first, count, attempt=attempt, ahead=found.front)
+            recorder.event(queue, State.RETRY, again)
+        return
+    registry.end(
+        queue, State.FETCHED, first, count, found.reason, state=found.state, priority=piece.priority, to=found.to,
+        consumer=settlement.consumer, attempt=piece.attempt, who=settlement.who, detail=settlement.detail,
     )  # fmt: skip
-    recorder.event(queue, State.FETCHED, failed)
-    if due is None:
-        again = Event(queue.name, State.QUEUED, piece.first, piece.count, attempt=attempt, ahead=front)
-        recorder.event(queue, State.RETRY, again)
 
 
 def _is_last(queue: Queue, piece: MessageRange) -> bool:
@@ -460,34 +471,38 @@ def _is_last(queue: Queue, piece: MessageRange) -> bool:
 
 def _held(queue: Queue, lease: Lease, runs: Sequence[tuple[int, int]]) -> list[MessageRange]:
     """The parts of these runs still in flight under this lease."""
-    return [piece for first, count in runs for piece in queue.flights.find(first, count) if piece.lease == lease.token]
+    token, find = lease.token, queue.flights.find
+    held: list[MessageRange] = []
+    for first, count in runs:
+        for piece in find(first, count):
+            if piece.lease == token:
+                held.append(piece)
+    return held
 
 
-def _portions(queue: Queue, runs: list[ReadyRun]) -> list[_Portion]:
+def _portions(queue: Queue, runs: list[ReadyRun]) -> list[Portion]:
     made = queue.attempts
-    if not made:
-        return [_Portion(run, 1, False) for run in runs]
-    portions: list[_Portion] = []
+    if not made.size:
+        return [(run, 1, False) for run in runs]
+    portions: list[Portion] = []
     for run in runs:
         for attempt, block in groupby(range(run.first, run.first + run.count), key=lambda offset: made.get(offset, -1)):
             offsets = list(block)
             part = ReadyRun(offsets[0], len(offsets), run.deadline, run.priority)
-            portions.append(_Portion(part, max(attempt, 0) + 1, attempt >= 0))
+            portions.append((part, max(attempt, 0) + 1, attempt >= 0))
     return portions
 
 
-def _sendable(registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[_Portion]) -> list[_Portion]:
+def _sendable(registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[Portion]) -> list[Portion]:
     """The portions without the messages that the queue's delivery handler withholds; those end with its reason."""
-    if queue.handler is None:
-        return portions
-    sendable: list[_Portion] = []
-    for portion in portions:
-        run = portion.run
+    assert queue.handler is not None
+    sendable: list[Portion] = []
+    for run, attempt, again in portions:
         for offset in range(run.first, run.first + run.count):
             alone = ReadyRun(offset, 1, run.deadline, run.priority)
             reason = queue.handler.sending(queue.name, offset, consumers)
             if reason is None:
-                sendable.append(_Portion(alone, portion.attempt, portion.redelivered))
+                sendable.append((alone, attempt, again))
             else:
                 registry.end(queue, State.QUEUED, offset, 1, reason, priority=run.priority, lifted=[alone])
     return sendable
@@ -527,7 +542,7 @@ def _count_confirmation(
         return
     success = Event(queue.name, State.SUCCESS, piece.first, piece.count, consumer)
     if lease.confirmed:
-        recorder.confirm_again(queue, success)
+        recorder.stay(queue, success)
     else:
         recorder.event(queue, State.FETCHED, success)
     queue.give_back(lease, (consumer,), lease.open)

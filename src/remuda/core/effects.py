@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remuda.model.notices import Notice
+from remuda.model.queues.notices import Notice
 from remuda.model.records import Record
 
 
@@ -71,8 +71,7 @@ class Effects(msgspec.Struct):
     """Tags of subscriptions and pulls that end with their queue."""
     durable: bool = False
     """Whether anything here concerns a persistent queue and must be kept before it is confirmed."""
-
-    @property
-    def concerns_others(self) -> bool:
-        """Whether anyone but the caller must learn of it."""
-        return bool(self.dispatches or self.confirmations or self.notices or self.closed)
+    parks: bool = False
+    """Whether messages ended without success."""
+    concerns_others: bool = False
+    """Whether anyone but the caller must learn of it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from remuda.core.recorder import Recorder
 from remuda.core.routing import Exchange, Routing
-from remuda.model.commands import Bind, DeclareExchange, RemoveExchange, Unbind
 from remuda.model.errors import NotFound
-from remuda.model.records import BOUND, CREATED, REMOVED, UNBOUND, ExchangeChange
+from remuda.model.operations.commands import Bind, DeclareExchange, RemoveExchange, Unbind
+from remuda.model.records import BOUND, CREATED, REMOVED, TURNED, UNBOUND, ExchangeChange
 
 
 class Exchanging:
@@ -33,6 +33,8 @@ class Exchanging:
         exchanges = self._routing.exchanges
         if change.action == CREATED and change.kind is not None:
             exchanges[change.exchange] = Exchange(change.kind, change.bindings)
+        elif change.action == TURNED and change.exchange in exchanges:
+            exchanges[change.exchange].turn = change.turn
         elif change.action == REMOVED:
             exchanges.pop(change.exchange, None)
         elif change.exchange in exchanges:

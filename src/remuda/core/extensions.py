@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from remuda.core.credit import Consumer
-from remuda.model.message import Message
-from remuda.model.options import QueueOptions
+from remuda.core.queues.credit import Consumer
+from remuda.model.message import NO_HEADERS, Message
+from remuda.model.queues.options import QueueOptions
 from remuda.model.settlement import Outcome
 
 T = TypeVar("T")
@@ -79,14 +79,24 @@ HandlerFor = Callable[[str, QueueOptions], DeliveryHandler | None]
 
 
 class MessageFacts(NamedTuple):
-    """What limits need to know of a message of which the core holds only the offset."""
+    """What a queue's rules need to know of a message of which the core holds only the offset."""
 
     id: str
     size: int
+    key: str | None = None
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 FactsOf = Callable[[int], MessageFacts | None]
 """Called with an offset; None if nothing is known of the message, which then passes all limits."""
+
+
+MessageOf = Callable[[int], "Message | None"]
+"""A message by its offset; None if it cannot be read."""
+
+
+def unreadable(offset: int) -> Message | None:
+    return None
 
 
 def unknown(offset: int) -> None:
@@ -139,3 +149,26 @@ class ContainedHandler:
         except Exception as error:
             _log.exception("queue %s: the delivery handler's %s failed", queue, point)
             return None, f"the delivery handler's {point} failed: {type(error).__name__}: {error}"
+
+
+class _Unmade:
+    """Stands in for a delivery handler that could not be made: every message is refused with the reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, point: str) -> Any:
+        def ask(*args: Any) -> Any:
+            raise RuntimeError(f"it could not be made: {self._error}")
+
+        return ask
+
+
+def contained_handler(handler_for: HandlerFor, queue: str, options: QueueOptions) -> ContainedHandler | None:
+    """A queue's delivery handler; None if it has none."""
+    try:
+        handler = handler_for(queue, options)
+    except Exception as error:
+        _log.exception("queue %s: its delivery handler could not be made, and its messages are refused", queue)
+        return ContainedHandler(_Unmade(error))
+    return None if handler is None else ContainedHandler(handler)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 from typing import Final
 
+import msgspec
+
 from remuda.core import delivering
-from remuda.core.queue import Queue
-from remuda.core.ranges import MessageRange
+from remuda.core.queues.queue import Queue
+from remuda.core.queues.ranges import MessageRange
 from remuda.core.registry import Registry, whereabouts
-from remuda.model.commands import Clear, EndUnreadable, Forget, Move, Reprocess
-from remuda.model.filters import MessageFilter
-from remuda.model.options import Persistence
-from remuda.model.records import FORGOTTEN, MOVED, Event, QueueChange
-from remuda.model.results import ParkedMessage
-from remuda.model.state import PARKED, State, check_move
+from remuda.model.life import PARKED, check_move
+from remuda.model.operations.commands import Clear, EndUnreadable, Forget, Move, Reprocess, RequeueFront
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import ParkedMessage
+from remuda.model.queues.options import Persistence
+from remuda.model.records import FORGOTTEN, Event, QueueChange
+from remuda.model.state import State
 
 _FEW: Final = 8
 """Where less than one in so many is asked for, they are looked up; else it is quicker to look at all."""
@@ -33,8 +36,14 @@ class Operating:
         self._recorder = registry.recorder
 
     def reprocess(self, command: Reprocess) -> int:
+        return self._send_back(command, ahead=False)
+
+    def requeue_front(self, command: RequeueFront) -> int:
+        return self._send_back(command, ahead=True)
+
+    def _send_back(self, command: Reprocess | RequeueFront, *, ahead: bool) -> int:
         queue = self._registry.queue(command.queue)
-        for state in command.filter.states:
+        for state in command.filter.taken:
             check_move(state, State.QUEUED)
         chosen = list(_chosen(queue, command.filter))
         if queue.id_of:
@@ -47,7 +56,9 @@ class Operating:
                 count = self._registry.fitting(queue, piece.first, count)
             if count <= 0:
                 continue
-            again = Event(queue.name, State.QUEUED, piece.first, count, reason="reprocessed", who=command.who)
+            again = Event(
+                queue.name, State.QUEUED, piece.first, count, reason="reprocessed", ahead=ahead, who=command.who
+            )
             self._recorder.event(queue, piece.state, again)
             self._registry.learn_sizes(queue, piece.first, count)
             sent += count
@@ -76,27 +87,29 @@ class Operating:
         return count
 
     def move(self, command: Move) -> int:
-        """Move waiting messages, and parked ones if the filter names their states, as far as the other queue has room.
-        The rest stays as it is."""
+        """Move messages that wait, and parked ones if the filter names their states, as far as the other queue has
+        room. The rest stays as it is."""
         registry = self._registry
         queue = registry.queue(command.queue)
         if command.to == queue.name:
             return 0
         if command.to not in registry.queues:
             registry.check_creation(command.to)
+        parked = [piece for piece in _chosen(queue, command.filter) if piece.state in PARKED]
+        waiting = registry.waiting(queue, offsets=command.filter.offsets)
         moved = 0
-        if State.QUEUED in command.filter.states:
-            moved += registry.move_waiting(queue, command.to, who=command.who, offsets=command.filter.offsets)
-        for piece in [piece for piece in _chosen(queue, command.filter) if piece.state in PARKED]:
+        for piece in _wanted(waiting, command.filter):
+            for tried in _by_attempts(queue, piece):
+                moved += registry.move(queue, tried, command.to, command.who)
+        for piece in parked:
             for first, count, taken in registry.taken_by(command.to, piece.first, piece.count):
                 if not taken:
                     continue
-                again = Event(queue.name, State.QUEUED, first, count, reason="moved", who=command.who)
+                again = Event(queue.name, State.QUEUED, first, count, reason=piece.reason, who=command.who)
                 self._recorder.event(queue, piece.state, again)
                 registry.end(
-                    queue, State.QUEUED, first, count, f"{MOVED}{command.to}", priority=piece.priority, to=command.to,
-                    who=command.who,
-                )  # fmt: skip
+                    queue, State.QUEUED, first, count, None, priority=piece.priority, to=command.to, who=command.who
+                )
                 moved += count
         registry.after(queue)
         return moved
@@ -143,7 +156,7 @@ class Operating:
 
 def _chosen(queue: Queue, wanted: MessageFilter) -> Iterator[MessageRange]:
     """Messages that failed, parked or waiting for a retry, as the filter wants them."""
-    places = [queue.parked, queue.delayed] if State.RETRY in wanted.states else [queue.parked]
+    places = [queue.parked, queue.delayed] if State.RETRY in wanted.taken else [queue.parked]
     for ranges in places:
         found: Iterable[MessageRange]
         if wanted.offsets is None:
@@ -153,10 +166,21 @@ def _chosen(queue: Queue, wanted: MessageFilter) -> Iterator[MessageRange]:
         yield from _wanted(found, wanted)
 
 
+def _by_attempts(queue: Queue, piece: MessageRange) -> Iterator[MessageRange]:
+    """Waiting messages with the attempts that counted so far, which a queue keeps apart for those in its lanes."""
+    if not queue.attempts or piece.redelivered:
+        yield piece
+        return
+    for tried, offsets in groupby(range(piece.first, piece.end), key=lambda offset: queue.attempts.get(offset, 0)):
+        first, *more = offsets
+        part = piece.part(first, first + len(more) + 1)
+        yield msgspec.structs.replace(part, attempt=tried)
+
+
 def _wanted(pieces: Iterable[MessageRange], wanted: MessageFilter) -> Iterator[MessageRange]:
     for piece in pieces:
         if (
-            piece.state in wanted.states
+            piece.state in wanted.taken
             and wanted.since <= piece.time
             and (wanted.until is None or piece.time < wanted.until)
             and (wanted.reason is None or wanted.reason in (piece.reason or ""))
@@ -166,9 +190,7 @@ def _wanted(pieces: Iterable[MessageRange], wanted: MessageFilter) -> Iterator[M
 
 def _is_plain(wanted: MessageFilter) -> bool:
     """Whether most of the newest parked messages are likely to be wanted, and no others."""
-    return (
-        wanted.offsets is None and wanted.reason is None and wanted.until is None and State.RETRY not in wanted.states
-    )
+    return wanted.offsets is None and wanted.reason is None and wanted.until is None and State.RETRY not in wanted.taken
 
 
 def _without_taken(queue: Queue, pieces: list[MessageRange]) -> Iterator[MessageRange]:

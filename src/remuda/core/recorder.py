@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from remuda.core.effects import Confirmation, Dispatch, Effects
-from remuda.core.queue import Queue
-from remuda.core.ready import ReadyRun
+from remuda.core.queues.queue import Queue
+from remuda.core.queues.ready import ReadyRun
+from remuda.model.life import MOVES, PARKED, check_move, outcome
 from remuda.model.messages import Column, Messages
-from remuda.model.notices import Notice, NoticeKind
-from remuda.model.options import CommitWhen
+from remuda.model.queues.notices import Notice, NoticeKind
+from remuda.model.queues.options import CommitWhen
 from remuda.model.records import Appended, Event, Events, ExchangeChange, QueueChange, Record, SpoolTaken
-from remuda.model.state import PARKED, State, check_move
+from remuda.model.state import State
 
 BLOCK_BITS: Final = 14
 
 _ENDS: Final = frozenset({State.COMPLETED, State.KICKED, State.SUCCESS})
+_FETCHED: Final = State.FETCHED
+_SUCCESS: Final = State.SUCCESS
+_COMPLETED: Final = State.COMPLETED
 
 
 class _Watch:
@@ -32,13 +36,23 @@ class Recorder:
 
     def __init__(self) -> None:
         self.now = 0
+        self.saved_at = 0
+        """When the checkpoint was made from which this process began."""
         self.next_offset = 0
         self.next_position = 0
         self.wants_notices = False
         self.late_answers = 0
         self.last_settled: dict[int, int] = {}
         """When a message of each block of offsets last came in or came to its end, for retention."""
-        self._effects = Effects([], [], [], [], [])
+        self.unkept: list[Record] = []
+        """Records since the last drain."""
+        self._dispatches: list[Dispatch] = []
+        self._confirmations: list[Confirmation] = []
+        self._notices: list[Notice] = []
+        self._closed: list[int] = []
+        self.durable = False
+        """Whether what happened since the last drain must be kept before it is confirmed."""
+        self._parks = False
         self.rows: list[Event] = []
         """Events of the time `now` that are not a record yet."""
         self._watches: dict[int, _Watch] = {}
@@ -54,17 +68,20 @@ class Recorder:
         """The effects of all commands since the last drain."""
         if self.rows:
             self._close_rows()
-        effects, self._effects = self._effects, Effects([], [], [], [], [])
+        others = bool(self._dispatches or self._confirmations or self._notices or self._closed)
+        effects = Effects(
+            self.unkept, self._dispatches, self._confirmations, self._notices, self._closed, self.durable, self._parks,
+            others,
+        )  # fmt: skip
+        self.unkept = []
+        # Lists of their own, since these effects may be held for a while.
+        self._dispatches, self._confirmations, self._notices, self._closed = [], [], [], []
+        self.durable = self._parks = False
         return effects
-
-    @property
-    def unkept(self) -> list[Record]:
-        """Records since the last drain."""
-        return self._effects.records
 
     def fresh(self, offset: int) -> tuple[Messages, int] | None:
         """A message that was appended since the last drain, as a row of its batch."""
-        for record in reversed(self._effects.records):
+        for record in reversed(self.unkept):
             if type(record) is Appended and record.first <= offset < record.first + len(record):
                 return record.messages, offset - record.first
         return None
@@ -82,23 +99,20 @@ class Recorder:
         first, count = self.next_offset, len(messages.bodies)
         record = Appended(first, self.now, messages, queues, digest, producer, sequence)
         self.next_offset = first + count
-        self._close_rows()
-        self._effects.records.append(record)
-        self.note_block(first, count, self.now)
-        return record
-
-    def keep(self, record: Appended | Events, durable: bool) -> None:
-        """Keep a record that its maker has numbered and applied."""
         if self.rows:
-            self._close_rows(len(record.rows) if type(record) is Events else 0)
-        self._effects.records.append(record)
-        if durable:
-            self._effects.durable = True
+            self._close_rows()
+        self.unkept.append(record)
+        block, settled = first >> BLOCK_BITS, self.last_settled
+        if count > 1:
+            self.note_block(first, count, self.now)
+        elif self.now > settled.get(block, 0):
+            settled[block] = self.now
+        return record
 
     def change(self, change: QueueChange | ExchangeChange | SpoolTaken) -> None:
         self._close_rows()
-        self._effects.records.append(change)
-        self._effects.durable = True
+        self.unkept.append(change)
+        self.durable = True
 
     def event(
         self,
@@ -109,19 +123,38 @@ class Recorder:
         lifted: Sequence[ReadyRun] | None = None,
     ) -> None:
         """A move of some messages from the state `source`."""
-        check_move(source, event.state)
+        state = event.state
+        if (source, state) not in MOVES:
+            check_move(source, state)
         position = self.next_position
-        self.next_position += 1
+        self.next_position = position + 1
         self.rows.append(event)
-        if event.state is not State.FETCHED:
-            self.touch(queue)
+        if state is not _FETCHED and queue.persistent:
+            self.durable = True
         queue.evolve(event, self.now, position if lease is None else lease, lifted)
-        self.note_end(event, self.now)
+        if state in PARKED:
+            self._parks = True
+        elif state in _ENDS:
+            self.note_block(event.first, event.count, self.now)
         if queue.watched:
             self._settle_watches(queue, event)
 
-    def confirm_again(self, queue: Queue, event: Event) -> None:
-        """Record a further confirmation of messages that have one already: their state stays."""
+    def completed(self, queue: Queue, first: int, count: int, consumer: str | None) -> None:
+        """Messages in flight are acknowledged: two moves, SUCCESS and COMPLETED, at once."""
+        name, now = queue.name, self.now
+        self.next_position += 2
+        self.rows.append(Event(name, _SUCCESS, first, count, consumer))
+        done = Event(name, _COMPLETED, first, count)
+        self.rows.append(done)
+        if queue.persistent:
+            self.durable = True
+        queue.complete(first, count)
+        self.note_block(first, count, now)
+        if queue.watched:
+            self._settle_watches(queue, done)
+
+    def stay(self, queue: Queue, event: Event) -> None:
+        """Record what does not change the state of messages: a further confirmation, or the end of a wait."""
         queue.evolve(event, self.now, self.next_position)
         self.next_position += 1
         self.rows.append(event)
@@ -130,14 +163,14 @@ class Recorder:
     def touch(self, queue: Queue) -> None:
         """A change of a persistent queue must be stored before anyone learns of it. Not a fetch, which may repeat."""
         if queue.persistent:
-            self._effects.durable = True
+            self.durable = True
 
     def send(self, dispatch: Dispatch) -> None:
-        self._effects.dispatches.append(dispatch)
+        self._dispatches.append(dispatch)
 
     def claim(self, tag: int) -> Dispatch | None:
         """Take out the delivery for a pull request that was served at once."""
-        dispatches = self._effects.dispatches
+        dispatches = self._dispatches
         for at, dispatch in enumerate(dispatches):
             if dispatch.tag == tag:
                 del dispatches[at]
@@ -146,30 +179,45 @@ class Recorder:
 
     def close(self, tag: int) -> None:
         """A subscription or a pull ends with its queue."""
-        self._effects.closed.append(tag)
+        self._closed.append(tag)
 
     def notice(
         self, kind: NoticeKind, queue: Queue, *, first: int = 0, count: int = 0, consumer: str | None = None,
         detail: str | None = None,
     ) -> None:  # fmt: skip
         if self.wants_notices:
-            self._effects.notices.append(Notice(kind, queue.name, self.now, first, count, consumer, detail))
+            self._notices.append(Notice(kind, queue.name, self.now, first, count, consumer, detail))
 
     def note_end(self, event: Event, time: int) -> None:
         if event.state in _ENDS:
             self.note_block(event.first, event.count, time)
 
     def note_block(self, first: int, count: int, time: int) -> None:
-        settled, block, last = self.last_settled, first >> BLOCK_BITS, (first + count - 1) >> BLOCK_BITS
+        settled, block = self.last_settled, first >> BLOCK_BITS
+        if count == 1:
+            if time > settled.get(block, 0):
+                settled[block] = time
+            return
+        last = (first + count - 1) >> BLOCK_BITS
         while block <= last:
             if time > settled.get(block, 0):
                 settled[block] = time
             block += 1
 
+    @property
+    def newest(self) -> int:
+        """The newest time on record when this process began, as far as it is known."""
+        return max(self.saved_at, max(self.last_settled.values(), default=0))
+
     def settled_since(self, time: int) -> list[tuple[int, int]]:
         """Runs of offsets in which something came in or was settled since `time`; the other blocks are forgotten."""
         self.last_settled = {block: at for block, at in self.last_settled.items() if at >= time}
         return [(block << BLOCK_BITS, 1 << BLOCK_BITS) for block in sorted(self.last_settled)]
+
+    def go_on(self, before: Recorder) -> None:
+        """Take over what is in no log. Watches are made again, under numbers that none had before."""
+        self.wants_notices, self.late_answers = before.wants_notices, before.late_answers
+        self._next_watch = before._next_watch
 
     # Producers that wait
 
@@ -188,7 +236,7 @@ class Recorder:
     def fail_watch(self, number: int, reason: str) -> None:
         """Fail a watch: one of its messages had ended without success before it was watched."""
         if self._watches.pop(number, None) is not None:
-            self._effects.confirmations.append(Confirmation(number, reason))
+            self._confirmations.append(Confirmation(number, reason))
 
     def _settle_watches(self, queue: Queue, event: Event) -> None:
         match event.state:
@@ -197,23 +245,42 @@ class Recorder:
             case State.COMPLETED | State.KICKED | State.SUCCESS:
                 reason = None
             case state if state in PARKED:
-                reason = event.reason or state.name.lower().replace("_", " ")
+                reason = outcome(event)
             case _:
                 return
-        for offset in range(event.first, event.first + event.count):
-            number = queue.watched.pop(offset, None)
-            watch = self._watches.get(number) if number is not None else None
-            if number is None or watch is None:
-                continue
-            watch.left -= 1
-            watch.reason = watch.reason or reason
-            if not watch.left:
-                del self._watches[number]
-                self._effects.confirmations.append(Confirmation(number, watch.reason))
+        for number in self.unwatch(queue, event.first, event.count).values():
+            self._note_outcome(number, reason)
+
+    def unwatch(self, queue: Queue, first: int, count: int) -> dict[int, int]:
+        """Stop watching these messages. Returns the watches that they were under, by offset."""
+        if not queue.watched:
+            return {}
+        return {
+            offset: number
+            for offset in range(first, first + count)
+            if (number := queue.watched.pop(offset, None)) is not None
+        }
+
+    def follow(self, queue: Queue, offset: int, number: int, *, lives: bool) -> None:
+        """A watched message was moved to another queue: its producer waits for what becomes of it there."""
+        if lives and offset not in queue.watched:
+            queue.watched[offset] = number
+        else:
+            self._note_outcome(number, None)
+
+    def _note_outcome(self, number: int, reason: str | None) -> None:
+        watch = self._watches.get(number)
+        if watch is None:
+            return
+        watch.left -= 1
+        watch.reason = watch.reason or reason
+        if not watch.left:
+            del self._watches[number]
+            self._confirmations.append(Confirmation(number, watch.reason))
 
     def _close_rows(self, after: int = 0) -> None:
         """Make a record of the rows so far; `after` events have been numbered since."""
         if self.rows:
             first = self.next_position - after - len(self.rows)
-            self._effects.records.append(Events(first, self.now, self.rows))
+            self.unkept.append(Events(first, self.now, self.rows))
             self.rows = []

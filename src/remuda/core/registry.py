@@ -4,38 +4,58 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from remuda.core import admission, delivering
-from remuda.core.credit import Credit
 from remuda.core.extensions import (
     ContainedHandler,
     FactsOf,
     HandlerFor,
     MessageFacts,
     StrategyFor,
+    contained_handler,
     no_handler,
     unknown,
 )
-from remuda.core.queue import SLICE, Queue
-from remuda.core.ranges import MessageRange
-from remuda.core.ready import NEVER, ReadyRun
+from remuda.core.flow.keys import number_of
+from remuda.core.flow.learning import charge_unknown, learn_keys
+from remuda.core.flow.limits import SharedLimits
+from remuda.core.flow.showing import shown
+from remuda.core.journey import Journey
+from remuda.core.queues.credit import Credit
+from remuda.core.queues.plans import Plan, plan_of
+from remuda.core.queues.queue import SLICE, Queue
+from remuda.core.queues.ranges import MessageRange
+from remuda.core.queues.ready import NEVER, ReadyRun
+from remuda.core.queues.strategies import by_type, contained
 from remuda.core.recorder import Recorder
 from remuda.core.routing import Routing
-from remuda.core.strategies import by_type, contained
-from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, RemoveQueue, SetStatus
 from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.notices import NoticeKind
-from remuda.model.options import AutoDestroy, QueueOptions, Status
-from remuda.model.records import CONFIGURED, CREATED, MOVED, REMOVED, STATUS, Event, QueueChange, arrival_reason
-from remuda.model.results import Declared, QueueInfo, differences
-from remuda.model.state import PARKED, State
-from remuda.model.texts import no_queue, read_name
+from remuda.model.life import PARKED, reason_of_arrival
+from remuda.model.messages import cell
+from remuda.model.operations.commands import (
+    ConfigureQueue,
+    DeclareQueue,
+    NamedOptions,
+    PauseKey,
+    RemoveQueue,
+    SetStatus,
+)
+from remuda.model.operations.results import Declared, QueueInfo, differences
+from remuda.model.queues.flow_info import FlowInfo
+from remuda.model.queues.notices import NoticeKind
+from remuda.model.queues.options import AutoDestroy, QueueOptions, Status
+from remuda.model.records import CONFIGURED, CREATED, KEY_PAUSED, REMOVED, STATUS, Event, QueueChange
+from remuda.model.state import State
+from remuda.model.values.durations import micros
+from remuda.model.values.texts import no_queue, read_name
+
+_MOST_PLANS: Final = 10_000
 
 
 class Registry:
@@ -57,17 +77,26 @@ class Registry:
         self.auto_queue_creation = auto_queue_creation
         self.default_options = default_options or QueueOptions()
         self.queues: dict[str, Queue] = {}
+        self.journey = Journey()
         self.credits: dict[str, Credit] = {}
         """Credit that consumers share, by group."""
+        self.limits = SharedLimits()
         self.slice_size = SLICE
         self._strategy_for = strategy_for
         self._handler_for = handler_for
         self._facts_of = facts_of
         self.closing = False
         """Whether consumers leave because the broker closes: then `auto_destroy` does not remove their queues."""
+        self.ended: list[tuple[str, int, int, str]] = []
+        """Messages that ended without success, and without an answer, of which somebody wants to be told."""
+        self.report: Callable[[str, int, int, str], None] = lambda queue, first, count, reason: None
         self.wakes: list[tuple[int, str]] = []
         """When to look at which queue, a heap. The first is no later than `next_wake`."""
-        self._touched: dict[str, None] = {}
+        self.on_wake: Callable[[int], None] = lambda wake: None
+        """Called with each time that comes into the plan, so that whoever keeps the clock wakes up in time."""
+        self._plans: dict[tuple[str, ...], Plan] = {}
+        """By route, as long as no queue changes."""
+        self.touched: dict[str, None] = {}
         self._evicting: set[str] = set()
         """Full queues that are ending messages right now."""
 
@@ -92,8 +121,7 @@ class Registry:
                 f"queue {queue.name!r} is a {queue.options.type.value} queue and stays one; "
                 "create another queue for another type"
             )
-        self.recorder.change(QueueChange(CONFIGURED, queue.name, self.recorder.now, options, who=command.who))
-        self.apply_options(queue, options)
+        self._change_options(queue, options, command.who)
         self.evict(queue)
         self.after(queue)
         return options
@@ -111,6 +139,25 @@ class Registry:
     def remove(self, command: RemoveQueue) -> None:
         self.remove_queue(self.queue(command.queue), command.who)
         self.settle_down()
+
+    def pause_key(self, command: PauseKey) -> None:
+        queue = self.queue(command.queue)
+        if queue.keyed is None:
+            raise Conflict(
+                f"queue {queue.name!r} has no rule that looks at keys, so none can be paused alone; "
+                "set fair=True or another rule per key, or pause the queue"
+            )
+        span = None if command.duration == "" else micros(command.duration)
+        until = NEVER if span is None else self.recorder.now + span if span else 0
+        change = QueueChange(
+            KEY_PAUSED, queue.name, self.recorder.now, first=until, who=command.who, named=(command.key,)
+        )
+        self.recorder.change(change)
+        queue.keyed.pause(number_of(command.key), until)
+        self.after(queue)
+
+    def flow(self, name: str, limit: int) -> FlowInfo:
+        return shown(self.queue(name), self.facts, self.recorder.now, limit)
 
     def queue(self, name: str) -> Queue:
         try:
@@ -146,40 +193,71 @@ class Registry:
 
     def open(self, name: str, options: QueueOptions, status: Status) -> Queue:
         """Open a queue whose creation is already recorded."""
-        queue = Queue(name, options, contained(self._strategy_for(name, options), name, options), None, status)
+        queue = Queue(name, options, contained(self._strategy_for, name, options), None, status)
         queue.handler = self._handler(name, options)
-        queue.note_rules()
+        queue.journey = self.journey
+        self.changed(queue)
         self.queues[name] = queue
         self.routing.changed()
         if options.is_channel:
             self.routing.open_channel(name, options.topics, options.patterns)
         return queue
 
+    def _change_options(self, queue: Queue, options: QueueOptions, who: str | None = None) -> None:
+        self.recorder.change(QueueChange(CONFIGURED, queue.name, self.recorder.now, options, who=who))
+        asks = self.asks_more(queue, options)
+        self.apply_options(queue, options)
+        if asks:
+            self.learn_all(queue)
+
     def apply_options(self, queue: Queue, options: QueueOptions) -> None:
         queue.counts_confirmations |= options.confirmations != 1
         queue.options = options
-        queue.strategy = contained(self._strategy_for(queue.name, options), queue.name, options)
+        queue.strategy = contained(self._strategy_for, queue.name, options)
         queue.handler = self._handler(queue.name, options)
-        queue.note_rules()
+        self.changed(queue)
         queue.offer_all()
         self.routing.changed()
         self.routing.close_channel(queue.name)
         if options.is_channel:
             self.routing.open_channel(queue.name, options.topics, options.patterns)
 
+    def changed(self, queue: Queue) -> None:
+        """After a change of its options, its status or its handler."""
+        queue.note_rules()
+        self.limits.join(queue)
+        self._plans.clear()
+
+    def plan_for(self, routes: Sequence[tuple[str, ...]]) -> Plan | None:
+        """What the queues on these routes ask for. None unless all of them exist and are initialized."""
+        if len(routes) > 1:
+            return plan_of(dict.fromkeys(name for route in routes for name in route), self.queues)
+        route = routes[0]
+        plan = self._plans.get(route)
+        if plan is None:
+            plan = plan_of(dict.fromkeys(route), self.queues)
+            if plan is not None:
+                if len(self._plans) >= _MOST_PLANS:
+                    self._plans.clear()
+                self._plans[route] = plan
+        return plan
+
     def initialize(self, queue: Queue, named: NamedOptions) -> None:
-        """Give a queue that was only subscribed to so far its type; options its subscriber set stay (Q13)."""
+        """Give a queue that was only subscribed to so far its type; options its subscriber set stay (Q13). It may hold
+        messages all the same, where a power loss took the record that had initialized it."""
         options = queue.options
         if named is not None:
             values = {name: value for name, value in named.items() if name not in queue.named}
             options = queue.options.with_values(values)
-        self.recorder.change(QueueChange(CONFIGURED, queue.name, self.recorder.now, options))
-        self.apply_options(queue, options)
+        self._change_options(queue, options)
         self._set_status(queue, Status.RUNNING, None)
+        self.evict(queue)
         self.touch(queue.name)
 
     def drop(self, name: str) -> None:
         self.queues.pop(name, None)
+        self.limits.leave(name)
+        self._plans.clear()
         self.routing.forget_queue(name)
         self.routing.changed()
         self.routing.close_channel(name)
@@ -191,6 +269,8 @@ class Registry:
         for source, first, count, _ in list(whereabouts(queue)):
             dead = Event(queue.name, State.DEAD, first, count, reason="queue removed", who=who)
             self.recorder.event(queue, source, dead)
+            if queue.reports:
+                self.ended.append((queue.name, first, count, "queue removed"))
         self.recorder.change(QueueChange(REMOVED, queue.name, self.recorder.now, who=who))
         for consumer in list(queue.consumers):
             left = queue.leave(consumer)
@@ -205,21 +285,20 @@ class Registry:
         self.recorder.notice(NoticeKind.QUEUE_REMOVED, queue)
 
     def _handler(self, name: str, options: QueueOptions) -> ContainedHandler | None:
-        handler = self._handler_for(name, options)
-        return None if handler is None else ContainedHandler(handler)
+        return contained_handler(self._handler_for, name, options)
 
     def _set_status(self, queue: Queue, status: Status, who: str | None) -> None:
         if status is queue.status:
             return
         self.recorder.change(QueueChange(STATUS, queue.name, self.recorder.now, status=status, who=who))
         queue.status = status
-        queue.note_rules()
+        self.changed(queue)
         self.recorder.notice(NoticeKind.STATUS_CHANGED, queue, detail=status.value)
 
     # Messages that end, or go on elsewhere
 
     def end(
-        self, queue: Queue, source: State, first: int, count: int, reason: str, *, state: State = State.DEAD,
+        self, queue: Queue, source: State, first: int, count: int, reason: str | None, *, state: State = State.DEAD,
         priority: int = 0, to: str | None = None, consumer: str | None = None, attempt: int = 0, who: str | None = None,
         detail: str | None = None, lifted: Any = None,
     ) -> None:  # fmt: skip
@@ -236,17 +315,41 @@ class Registry:
                 detail, part,
             )  # fmt: skip
 
+    def move(self, queue: Queue, piece: MessageRange, to: str, who: str | None) -> int:
+        """Move waiting messages to the queue `to`, as many as it takes; the others stay as they are. What they wait for
+        and the attempts that counted go with them. Returns how many moved."""
+        moved = 0
+        for first, count, taken in self.taken_by(to, piece.first, piece.count):
+            if taken:
+                watches = self.recorder.unwatch(queue, first, count)
+                self._end_part(
+                    queue, piece.state, first, count, None, State.DEAD, piece.priority, to, None, 0, who,
+                    None, None, piece,
+                )  # fmt: skip
+                for offset, number in watches.items():
+                    lives = bool(whereabouts(self.queues[to], offset, 1))
+                    self.recorder.follow(self.queues[to], offset, number, lives=lives)
+                moved += count
+        return moved
+
     def _end_part(
-        self, queue: Queue, source: State, first: int, count: int, reason: str, state: State, priority: int,
+        self, queue: Queue, source: State, first: int, count: int, reason: str | None, state: State, priority: int,
         to: str | None, consumer: str | None, attempt: int, who: str | None, detail: str | None, lifted: Any,
+        carried: MessageRange | None = None,
     ) -> None:  # fmt: skip
         event = Event(
             queue.name, state, first, count, consumer, attempt, reason, who=who, detail=detail, to=to
         )  # fmt: skip
         self.recorder.event(queue, source, event, lifted=lifted)
+        if to is None and consumer is None and queue.reports:
+            self.ended.append((queue.name, first, count, reason or "ended"))
         if to is not None:
-            why = arrival_reason(reason, to, queue.name)
+            self.queues[to].reports |= queue.reports
+            why = reason_of_arrival(reason, queue.name)
             arrived = Event(to, State.QUEUED, first, count, reason=why, priority=priority, who=who)
+            if carried is not None:
+                due = carried.due if carried.due > self.recorder.now else None
+                arrived = msgspec.structs.replace(arrived, attempt=carried.attempt, due=due)
             self.enter(self.queues[to], arrived)
 
     def taken_by(self, name: str, first: int, count: int) -> list[tuple[int, int, bool]]:
@@ -259,7 +362,14 @@ class Registry:
             target = self.create(name, self.default_options, Status.RUNNING)
         elif target.status is Status.NOT_INITIALIZED:
             self.initialize(target, None)
-        return admission.taken(target, first, count, self._facts)
+        return admission.taken(target, first, count, self.facts)
+
+    def check_taken(self, name: str, pieces: Iterable[MessageRange]) -> None:
+        """Raise the reason if another queue will not take all of these messages."""
+        for piece in pieces:
+            for first, _, taken in self.taken_by(name, piece.first, piece.count):
+                if not taken:
+                    raise admission.objection(self.queue(name), self.facts(first))
 
     def enter(self, queue: Queue, event: Event) -> None:
         """Messages come from another queue. Those that are live here already, because they came by two ways, stay as
@@ -286,23 +396,43 @@ class Registry:
         self.recorder.event(queue, source, msgspec.structs.replace(event, first=first, count=count))
 
     def learn_facts(self, queue: Queue, first: int, count: int) -> None:
-        """Note the ids and sizes of messages that came from another queue, where the queue's limits need them."""
+        """Note the ids, sizes and keys of messages that came from another queue, where the queue's rules need them."""
         self.learn_sizes(queue, first, count)
+        learn_keys(queue, first, count, self.facts, lambda offset: bool(whereabouts(queue, offset, 1)))
         if not queue.options.unique_ids:
             return
         for offset in range(first, first + count):
             live, parked = whereabouts(queue, offset, 1), queue.parked.find(offset, 1)
-            if (live or parked) and offset not in queue.id_of and (facts := self._facts(offset)) is not None:
+            if (live or parked) and offset not in queue.id_of and (facts := self.facts(offset)) is not None:
                 queue.id_of[offset] = facts.id
                 if live and not _is_held(queue, queue.offset_of.get(facts.id)):
                     queue.offset_of[facts.id] = offset
+
+    def charge_unknown(self, queue: Queue) -> None:
+        charge_unknown(queue, self.facts)
+
+    @staticmethod
+    def asks_more(queue: Queue, options: QueueOptions) -> bool:
+        """Whether rules are switched on that need to know ids, sizes or keys of what the queue holds already."""
+        before = queue.options
+        keys = options.takes_turns and (not before.takes_turns or options.flow_key != before.flow_key)
+        return bool(
+            options.byte_limit > 0 == before.byte_limit
+            or options.unique_ids > before.unique_ids
+            or keys
+            or options.weighs > before.weighs
+        )
+
+    def learn_all(self, queue: Queue) -> None:
+        for first, count in sorted(queue.live()):
+            self.learn_facts(queue, first, count)
 
     def learn_sizes(self, queue: Queue, first: int, count: int) -> None:
         if not queue.options.byte_limit:
             return
         for _, start, size, _ in whereabouts(queue, first, count):
             for offset in range(start, start + size):
-                if offset not in queue.sizes and (facts := self._facts(offset)) is not None:
+                if offset not in queue.sizes and (facts := self.facts(offset)) is not None:
                     queue.remember_size(offset, facts.size)
 
     def fitting(self, queue: Queue, first: int, count: int) -> int:
@@ -312,18 +442,20 @@ class Registry:
             return count
         left = limit - queue.bytes
         for taken in range(count):
-            facts = self._facts(first + taken)
+            facts = self.facts(first + taken)
             left -= 0 if facts is None else facts.size
             if left < 0:
                 return taken
         return count
 
-    def _facts(self, offset: int) -> MessageFacts | None:
+    def facts(self, offset: int) -> MessageFacts | None:
         fresh = self.recorder.fresh(offset)
         if fresh is None:
             return self._facts_of(offset)
         messages, row = fresh
-        return MessageFacts(messages.id(row), len(messages.bodies[row]))
+        return MessageFacts(
+            messages.id(row), len(messages.bodies[row]), cell(messages.key, row), cell(messages.headers, row)
+        )
 
     def evict(self, queue: Queue, before: int = 1 << 62) -> None:
         """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last."""
@@ -332,7 +464,7 @@ class Registry:
             to = None  # two full queues would send each other their messages without end
         self._evicting.add(queue.name)
         try:
-            while (oldest := admission.surplus(queue, before)) is not None:
+            while (oldest := admission.surplus(queue, self.recorder.now, before)) is not None:
                 first, count, source, priority = oldest
                 self.end(queue, source, first, count, "evicted", priority=priority, to=to)
         finally:
@@ -349,33 +481,24 @@ class Registry:
     ) -> int:
         """End waiting messages: those with a priority, the regular ones, or all, delayed ones included."""
         cleared = 0
-        for source, first, count, priority in self._waiting(queue, lanes, offsets):
-            self.end(queue, source, first, count, reason, priority=priority, who=who)
-            cleared += count
+        for piece in self.waiting(queue, lanes, offsets):
+            self.end(queue, piece.state, piece.first, piece.count, reason, priority=piece.priority, who=who)
+            cleared += piece.count
         return cleared
 
-    def move_waiting(self, queue: Queue, to: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None) -> int:
-        """Move waiting messages to another queue, delayed ones included, as many as it has room for."""
-        moved = 0
-        for source, first, count, priority in self._waiting(queue, "all", offsets):
-            for start, size, taken in self.taken_by(to, first, count):
-                if taken:
-                    self.end(queue, source, start, size, f"{MOVED}{to}", priority=priority, who=who, to=to)
-                    moved += size
-        return moved
-
-    def _waiting(
-        self, queue: Queue, lanes: str, offsets: Sequence[tuple[int, int]] | None
-    ) -> list[tuple[State, int, int, int]]:
+    def waiting(
+        self, queue: Queue, lanes: str = "all", offsets: Sequence[tuple[int, int]] | None = None
+    ) -> list[MessageRange]:
+        """Messages that wait for their turn, their time or a retry, each with what it waits for."""
         queue.release_due(self.recorder.now)
         chosen = [
-            (State.QUEUED, first, count, priority)
+            MessageRange(first, count, State.QUEUED, deadline, priority)
             for priority, _, level in queue.ready.levels()
             if lanes == "all" or (lanes == "priority") == (priority > 0)
-            for first, count, _ in level.runs()
+            for first, count, deadline in level.runs()
         ]
         if lanes == "all":
-            chosen += [(piece.state, piece.first, piece.count, piece.priority) for piece in queue.delayed]
+            chosen += queue.delayed
         return chosen if offsets is None else list(_within(chosen, offsets))
 
     # Time
@@ -429,27 +552,50 @@ class Registry:
 
     def touch(self, name: str) -> None:
         """Mark a queue to be looked at before the command is done, after those that are marked already."""
-        self._touched.pop(name, None)
-        self._touched[name] = None
+        self.touched.pop(name, None)
+        self.touched[name] = None
+
+    def follow(self, queue: Queue) -> None:
+        """Have what follows from a change of a queue done before the command is."""
+        if queue.consumers or queue.waiters or queue.freed or queue.destroys or queue.shares:
+            self.touch(queue.name)
+        else:  # it rests, but may have to be looked at earlier
+            self.plan(queue)
 
     def after(self, queue: Queue) -> None:
         """Do what may follow from a change of a queue, and of those it touched."""
-        self._touched[queue.name] = None
-        self.settle_down()
+        if queue.rests:
+            self.plan(queue)
+        else:
+            self.touched[queue.name] = None
+        if self.touched or self.ended:
+            self.settle_down()
 
     def settle_down(self) -> None:
         """For each touched queue: deliver, remove the queue if it is over, and plan the next look at it."""
-        while self._touched:
-            queue = self.queues.get(next(iter(self._touched)))
-            self._touched.pop(next(iter(self._touched)))
+        while self.touched:
+            queue = self.queues.get(next(iter(self.touched)))
+            self.touched.pop(next(iter(self.touched)))
             if queue is None:
                 continue
             self._spread_credit(queue)
-            delivering.dispatch(self, queue)
+            if queue.shares:
+                self._dispatch_shared(queue)
+            else:
+                delivering.dispatch(self, queue)
             if self._is_over(queue):
                 self.remove_queue(queue, None)
                 continue
             self.plan(queue)
+        while self.ended:
+            self.report(*self.ended.pop(0))
+
+    def _dispatch_shared(self, queue: Queue) -> None:
+        """What one queue gives back of a shared limit goes first to the queue that was served longest ago."""
+        for mate in self.limits.mates(queue):
+            delivering.dispatch(self, mate)
+            if mate is not queue:
+                self.plan(mate)
 
     def _spread_credit(self, queue: Queue) -> None:
         """Offer credit that was given back in this queue to the consumers that share it, here and in other queues."""
@@ -464,10 +610,13 @@ class Registry:
 
     def plan(self, queue: Queue) -> None:
         """Note when to look at a queue next."""
-        wake = queue.next_wake()
+        if queue.wake <= queue.least_wake():
+            return
+        wake = queue.next_wake(self.recorder.now)
         if wake < queue.wake:
             queue.wake = wake
             heapq.heappush(self.wakes, (wake, queue.name))
+            self.on_wake(wake)
 
     def _is_over(self, queue: Queue) -> bool:
         if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues or self.closing:
@@ -501,18 +650,15 @@ def whereabouts(queue: Queue, first: int = 0, count: int = NEVER) -> list[tuple[
     return found
 
 
-def _within(
-    found: list[tuple[State, int, int, int]], offsets: Sequence[tuple[int, int]]
-) -> Iterator[tuple[State, int, int, int]]:
+def _within(found: list[MessageRange], offsets: Sequence[tuple[int, int]]) -> Iterator[MessageRange]:
     """The parts of what was found that lie in these runs of offsets, which are in order and do not overlap."""
-    for state, first, count, priority in found:
-        at = max(bisect_right(offsets, first, key=itemgetter(0)) - 1, 0)
+    for piece in found:
+        at = max(bisect_right(offsets, piece.first, key=itemgetter(0)) - 1, 0)
         for start, size in islice(offsets, at, None):
-            low, high = max(first, start), min(first + count, start + size)
-            if low < high:
-                yield state, low, high - low, priority
-            elif start >= first + count:
+            if start >= piece.end:
                 break
+            if start + size > piece.first:
+                yield piece.part(start, start + size)
 
 
 def _between(lifted: Sequence[ReadyRun], first: int, count: int) -> list[ReadyRun]:
@@ -521,7 +667,7 @@ def _between(lifted: Sequence[ReadyRun], first: int, count: int) -> list[ReadyRu
     for run in lifted:
         low, high = max(run.first, first), min(run.first + run.count, first + count)
         if low < high:
-            parts.append(run._replace(first=low, count=high - low))
+            parts.append(ReadyRun(low, high - low, run.deadline, run.priority))
     return parts
 
 

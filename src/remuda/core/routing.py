@@ -3,13 +3,18 @@ through exchanges. The cost grows with the topic's words and the matches, not wi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, Final
 
-from remuda.model.routing import ALTERNATE, ROUTERS, Binding, ExchangeKind
-from remuda.model.topics import check_topic, root
+from remuda.model.queues.routing import ALTERNATE, DECLARED, ROUTERS, Binding, ExchangeKind
+from remuda.model.topics import check_topic, root, split_topic, stem_of
 
 _MOST_ROUTES: Final = 10_000
+_HEAVIEST: Final = 100
+"""The most that a binding can weigh in a consistent hash."""
 
 
 class _Node:
@@ -28,13 +33,13 @@ class PatternTrie:
 
     def add(self, pattern: str, value: Any) -> None:
         node = self._top
-        for word in pattern.split("."):
+        for word in split_topic(pattern):
             node = node.below.setdefault(word, _Node())
         node.here[value] = None
 
     def discard(self, pattern: str, value: Any) -> None:
         path = [self._top]
-        words = pattern.split(".")
+        words = split_topic(pattern)
         for word in words:
             node = path[-1].below.get(word)
             if node is None:
@@ -50,7 +55,7 @@ class PatternTrie:
     def find(self, topic: str) -> dict[Any, None]:
         """The values whose pattern fits, each once."""
         found: dict[Any, None] = {}
-        words = topic.split(".")
+        words = split_topic(topic)
         states: dict[int, tuple[_Node, bool]] = {}
         _enter(states, self._top, False)
         for word in words:
@@ -91,6 +96,8 @@ class Exchange:
         self._by_key: dict[str, dict[tuple[Any, ...], Binding]] = {}
         self._by_queue: dict[str, dict[tuple[Any, ...], Binding]] = {}
         self._patterns = PatternTrie()
+        self._ring: list[tuple[int, Binding]] | None = None
+        """For kinds that choose one: where on the ring bindings are, made when it is first asked for."""
         for binding in bindings:
             self.bind(binding)
 
@@ -105,6 +112,7 @@ class Exchange:
         if self._bindings.get(identity) == binding:
             return
         self._bindings[identity] = binding
+        self._ring = None
         self._by_key.setdefault(binding.key, {})[identity] = binding
         if binding.queue is not None:
             self._by_queue.setdefault(binding.queue, {})[identity] = binding
@@ -117,6 +125,7 @@ class Exchange:
         identity = _identity(binding)
         if self._bindings.pop(identity, None) is None:
             return
+        self._ring = None
         _discard(self._by_key, binding.key, identity)
         if binding.queue is not None:
             _discard(self._by_queue, binding.queue, identity)
@@ -131,6 +140,28 @@ class Exchange:
             for binding in list(self._by_queue.get(queue, {}).values()):
                 self.unbind(binding)
 
+    def _chosen(self, key: str) -> Iterator[Binding]:
+        """One binding: any or, in a consistent hash, the one that a name belongs to. When others come or go, most names
+        stay with theirs."""
+        ring = self._ring
+        if ring is None:
+            ring = self._ring = sorted(
+                (
+                    (_spread_out(f"{number} {identity!r}"), binding)
+                    for identity, binding in self._bindings.items()
+                    if DECLARED not in binding.arguments
+                    for number in range(_weight(binding.key) if self.kind is ExchangeKind.CONSISTENT_HASH else 1)
+                ),
+                key=itemgetter(0),
+            )
+        if not ring:
+            return
+        if self.kind is ExchangeKind.RANDOM:
+            self.turn += 1
+            yield ring[_spread_out(str(self.turn)) % len(ring)][1]
+        else:
+            yield ring[bisect_left(ring, _spread_out(key), key=itemgetter(0)) % len(ring)][1]
+
     def matching(self, key: str, headers: Mapping[str, Any]) -> Iterator[Binding]:
         """The bindings that a message with this key and these headers goes to."""
         match self.kind:
@@ -139,6 +170,8 @@ class Exchange:
             case ExchangeKind.TOPIC:
                 for identity in self._patterns.find(key):
                     yield self._bindings[identity]
+            case ExchangeKind.CONSISTENT_HASH | ExchangeKind.RANDOM:
+                yield from self._chosen(key)
             case ExchangeKind.HEADERS:
                 for binding in self._bindings.values():
                     if _fits(binding.arguments, headers):
@@ -152,6 +185,17 @@ def _discard(index: dict[str, dict[tuple[Any, ...], Binding]], name: str, identi
     del same[identity]
     if not same:
         del index[name]
+
+
+def _spread_out(text: str) -> int:
+    """A number that is as good as random, and the same in every process."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _weight(key: str) -> int:
+    """How many places on the ring a binding has: a hundred for each unit of the weight that its key is."""
+    units = int(key) if key.isascii() and key.isdecimal() and len(key) < 9 else 1
+    return 100 * max(1, min(units, _HEAVIEST))
 
 
 def _identity(binding: Binding) -> tuple[Any, ...]:
@@ -184,8 +228,13 @@ class Routing:
         self._patterns = PatternTrie()
         self._prefixes: dict[str, dict[str, None]] = {}
         """Channels by prefix, in which `*` and `#` have no meaning."""
-        self._known: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
+        self.known: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
         """A cache of routes by topics, valid until a queue is created, changed or removed."""
+
+    @property
+    def scatters(self) -> bool:
+        """Whether messages that are alike may go different ways."""
+        return any(exchange.kind is ExchangeKind.RANDOM for exchange in self.exchanges.values())
 
     def forget_queue(self, name: str) -> None:
         for exchange in self.exchanges.values():
@@ -193,8 +242,8 @@ class Routing:
 
     def changed(self) -> None:
         """A queue was created, changed or removed."""
-        if self._known:
-            self._known.clear()
+        if self.known:
+            self.known.clear()
 
     def open_channel(self, name: str, prefixes: Iterable[str], patterns: Iterable[str] = ()) -> None:
         self._channels[name] = tuple(prefixes), tuple(patterns)
@@ -217,18 +266,14 @@ class Routing:
                 self._patterns.discard(pattern, name)
             self.changed()
 
-    def known(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...] | None:
-        """The route of these topics, if it is cached."""
-        return self._known.get((topics, unbound))
-
     def route(self, topics: tuple[str, ...], unbound: str | None, queues: Mapping[str, object]) -> tuple[str, ...]:
         """The queues of a message with these topics; some may have to be created."""
-        known = self._known.get((topics, unbound))
+        known = self.known.get((topics, unbound))
         if known is None:
             known = self._find(topics, unbound, queues)
-            if len(self._known) >= _MOST_ROUTES:
-                self._known.clear()
-            self._known[topics, unbound] = known
+            if len(self.known) >= _MOST_ROUTES:
+                self.known.clear()
+            self.known[topics, unbound] = known
         return known
 
     def channels(self, topics: tuple[str, ...]) -> tuple[str, ...]:
@@ -287,4 +332,4 @@ class Routing:
 def _stems(prefixes: tuple[str, ...]) -> Iterator[str]:
     """`fruit`, or `fruit.*`, covers `fruit` and all below it."""
     for prefix in prefixes:
-        yield prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+        yield stem_of(prefix)

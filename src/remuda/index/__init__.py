@@ -5,17 +5,16 @@ It holds nothing that the log does not: it can be dropped and rebuilt at any tim
 
 from __future__ import annotations
 
-import remuda.log.arrow  # noqa: F401  # says what to install, before other imports fail without it
+import remuda.log.sealed.arrow  # noqa: F401  # says what to install, before other imports fail without it
 from remuda.index.follower import Follower, rebuild
 from remuda.index.language import parse_query
 from remuda.index.opening import open_index
 from remuda.index.port import Lag, Reached, SearchIndex
-from remuda.index.query import Hit, Page, Query
+from remuda.index.query import Page, Query
 from remuda.index.source import LogSource
 
 __all__ = [
     "Follower",
-    "Hit",
     "Lag",
     "LogSource",
     "Page",

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
+from remuda.index.copies import Change
 from remuda.index.port import EVENT_COLUMNS
-from remuda.index.query import kept_state
+from remuda.model.records import Event
 from remuda.model.state import State
 
 ROWS: Final = 100_000
 """Changes that are gathered before they are written."""
-_FETCHED: Final = State.FETCHED.value
-_QUEUED: Final = State.QUEUED.value
-_DEAD: Final = State.DEAD.value
-
-
-class Change(NamedTuple):
-    """The new state of a copy. None leaves a value as it was."""
-
-    state: str
-    modified: int
-    position: int
-    attempts: int | None
-    reason: str | None
-    clean: bool
-    """Whether an earlier reason is cleared."""
+_STATES: Final = {state.value: state for state in State}
 
 
 Changes = dict[str, dict[int, Change]]
@@ -39,13 +26,13 @@ def fold(batches: Iterable[pa.RecordBatch], rows: int = ROWS) -> Iterator[Change
     changes: Changes = {}
     size = 0
     for batch in batches:
-        for position, time, queue, state, first, count, attempt, reason in zip(*_columns(batch), strict=True):
-            is_fetch, is_queued = state == _FETCHED, state == _QUEUED
-            kept = kept_state(state, reason) if state == _DEAD else state
-            change = Change(kept, time, position, attempt if is_fetch else None, reason or None, is_queued)
+        for position, time, queue, state, first, count, consumer, attempt, reason, to in zip(
+            *_columns(batch), strict=True
+        ):
+            event = Event(queue, _STATES[state], first, count, consumer, attempt or 0, reason, to=to)
             for start in range(first, first + count, rows):
                 stop = min(first + count, start + rows)
-                _put(changes.setdefault(queue, {}), start, stop, change)
+                _put(changes.setdefault(queue, {}), start, stop, event, time, position)
                 size += stop - start
                 if size >= rows:
                     yield changes
@@ -54,33 +41,18 @@ def fold(batches: Iterable[pa.RecordBatch], rows: int = ROWS) -> Iterator[Change
         yield changes
 
 
-def _put(pending: dict[int, Change], start: int, stop: int, change: Change) -> None:
-    if stop - start == 1:
-        old = pending.get(start)
-        pending[start] = change if old is None else _after(old, change)
-        return
+def _put(pending: dict[int, Change], start: int, stop: int, event: Event, time: int, position: int) -> None:
     # Neighbours nearly always have the same change pending: the two are combined once.
     known: Change | None = None
-    result = change
+    result = alone = Change(None, event, time, position)
     for offset in range(start, stop):
         old = pending.get(offset)
         if old is None:
-            pending[offset] = change
+            pending[offset] = alone
         else:
             if old is not known:
-                known, result = old, _after(old, change)
+                known, result = old, Change(old, event, time, position)
             pending[offset] = result
-
-
-def _after(old: Change, new: Change) -> Change:
-    return Change(
-        new.state,
-        new.modified,
-        new.position,
-        old.attempts if new.attempts is None else new.attempts,
-        new.reason if new.reason is not None or new.clean else old.reason,
-        old.clean or new.clean,
-    )
 
 
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from remuda.index.port import IndexMoved, Lag, Reached, SearchIndex
+from remuda.index.port import IndexMoved, Lag, Reached, SearchIndex, Tables
 from remuda.index.source import LogSource
 from remuda.model.errors import Conflict
 
@@ -85,7 +85,7 @@ class Follower:
 
 
 def steps(
-    log: LogSource, at: Reached, end: tuple[int, int]
+    log: Tables, at: Reached, end: tuple[int, int]
 ) -> Iterator[tuple[list[pa.RecordBatch], list[pa.RecordBatch], Reached]]:
     """What lies between two points, in steps: messages, then all events of the messages so far."""
     messages = _parts(log.messages(at.offset, end[0]), BATCH)

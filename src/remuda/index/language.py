@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from remuda.index.query import Query
 from remuda.model.errors import InvalidOption
+from remuda.model.operations import filters
 from remuda.model.state import State
 
 MOVED: Final = "moved"
 FIELDS: Final = ("queue", "topic", "state", "since", "until", "object", "key", "text")
-_NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State} | {
-    state.value.lower(): state for state in State
-}
+STATE_NAMES: Final = (*filters.STATE_NAMES, MOVED)
 
 
 def parse_query(
@@ -42,14 +41,11 @@ def parse_query(
             words.append(part)
     given: dict[str, Any] = {name: fields[name] for name in ("queue", "topic", "object", "key") if name in fields}
     given |= {name: times(fields[name], name) for name in ("since", "until") if name in fields}
-    moved = MOVED in states
-    chosen = frozenset(map(_state, states - {MOVED}))
+    chosen, moved = read_states(states)
     return Query(**given, states=chosen, moved=moved, text=" ".join(words), limit=limit, cursor=cursor)
 
 
-def _state(text: str) -> State:
-    try:
-        return _NAMES[text]
-    except KeyError:
-        known = ", ".join([*(name for name in _NAMES if len(name) > 1), MOVED])
-        raise InvalidOption(f"there is no state {text!r}; the states are {known}") from None
+def read_states(names: Iterable[str]) -> tuple[frozenset[State], bool]:
+    """States by name or letter, and whether `moved` is among them. Letters may stand together: `EIN`."""
+    asked = {name.strip().lower() for name in names} - {""}
+    return frozenset(state for name in asked - {MOVED} for state in filters.read_states(name)), MOVED in asked

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
+from remuda.index.copies import Copy
 from remuda.index.query import Page, Query
 from remuda.model.errors import Conflict, StorageError
 from remuda.model.state import State
 
-MESSAGE_COLUMNS: Final = ("offset", "created", "id", "name", "topics", "object", "key", "mime_type", "queues", "body")
+MESSAGE_COLUMNS: Final = (
+    "offset", "created", "id", "name", "topics", "object", "key", "timestamp", "mime_type", "queues", "body",
+)  # fmt: skip
 """The columns of a message that an index uses; a batch may hold more."""
-EVENT_COLUMNS: Final = ("position", "time", "queue", "state", "first", "count", "attempt", "reason")
+EVENT_COLUMNS: Final = ("position", "time", "queue", "state", "first", "count", "consumer", "attempt", "reason", "to")
 
 
 class Reached(NamedTuple):
@@ -44,23 +47,20 @@ class Document(NamedTuple):
     topics: tuple[str, ...]
     object: str | None
     key: str | None
+    timestamp: int | None
     mime_type: str
     size: int
     text: str
-    """What `searchable` made of the body."""
-    copies: Sequence[CopyState]
+    """The body, as far as it is text."""
+    copies: Sequence[tuple[str, Copy]]
+    """By queue; the empty name stands for none."""
 
 
-class CopyState(NamedTuple):
-    """A message's copy in one queue, its state as in the log or as an index keeps it (`kept_state`)."""
+class Tables(Protocol):
+    """The tables of a log, with the columns above and perhaps more."""
 
-    queue: str
-    state: str
-    modified: int
-    attempts: int
-    reason: str | None
-    position: int = -1
-    """Of its last event; -1 where there is none."""
+    def messages(self, start: int, stop: int) -> Iterator[pa.RecordBatch]: ...
+    def events(self, start: int, stop: int) -> Iterator[pa.RecordBatch]: ...
 
 
 class IndexMoved(Conflict):

@@ -7,29 +7,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from remuda.index.text import MAX_WORD, words
+from remuda.index.copies import MOVED
+from remuda.index.text import MAX_WORD, text_of, words
 from remuda.model.errors import InvalidOption
-from remuda.model.records import is_moved
+from remuda.model.message_row import MessageRow
 from remuda.model.state import State
-from remuda.model.texts import shown
+from remuda.model.topics import TopicPrefix
+from remuda.model.values.texts import shown
 
 MAX_LIMIT: Final = 5_000
 _MAX_WORDS: Final = 64
 _LARGEST: Final = (1 << 63) - 1
-
-
-KEPT_MOVED: Final = "M"
-"""What an index keeps as the state of a copy that moved on to another queue: in the log it is dead, with a reason that
-says where it went, and only indexes need to tell the two apart quickly."""
-
-
-def kept_state(state: str, reason: str | None) -> str:
-    """What an index keeps as the state of a copy."""
-    return KEPT_MOVED if state == State.DEAD.value and is_moved(State.DEAD, reason) else state
-
-
-def state_of(kept: str) -> State:
-    return State.DEAD if kept == KEPT_MOVED else State(kept)
 
 
 class Word(NamedTuple):
@@ -37,30 +25,6 @@ class Word(NamedTuple):
 
     text: str
     prefix: bool = False
-
-
-class TopicPrefix(NamedTuple):
-    """Topics by their beginning, in any case.
-
-    `fruit` and `fruit.*` are the topic itself and all below it; `fru*` is every topic that begins with these letters.
-    """
-
-    stem: str
-    below: bool
-
-    @classmethod
-    def parse(cls, text: str) -> TopicPrefix | None:
-        """None for `*` and `.*`, which every topic fits."""
-        stem = text.casefold()
-        below = stem.endswith(".*") or not stem.endswith("*")
-        stem = stem.removesuffix(".*").rstrip(".") if below else stem.rstrip("*")
-        return cls(stem, below) if stem else None
-
-    def covers(self, topic: str) -> bool:
-        folded = topic.casefold()
-        if not self.below:
-            return folded.startswith(self.stem)
-        return folded == self.stem or folded.startswith(self.stem + ".")
 
 
 class Cursor(NamedTuple):
@@ -143,10 +107,36 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(f"text: {len(found)} words are too many; at most {_MAX_WORDS} can be searched at once")
         return list(found)
 
+    def fits(self, row: MessageRow, body: bytes = b"") -> bool:
+        """Whether a message is among those that are asked for, whatever page it is on. `body` is needed for words."""
+        prefix = self.topic_prefix
+        return (
+            (self.queue is None or self.queue == (row.queue or ""))
+            and self.fits_state(row.state, row.moved_to)
+            and (prefix is None or any(map(prefix.covers, row.topics)))
+            and (self.since is None or row.created >= self.since)
+            and (self.until is None or row.created < self.until)
+            and (self.object is None or row.object == self.object)
+            and (self.key is None or row.key == self.key)
+            and (self.offsets is None or row.offset in self.offsets)
+            and (not self.text.strip() or self._holds(set(words(text_of(body, row.mime_type)))))
+        )
+
+    def fits_state(self, state: State, moved_to: str | None) -> bool:
+        if moved_to is not None:
+            return self.moved or not self.states
+        return state in self.states or not (self.states or self.moved)
+
+    def _holds(self, held: set[str]) -> bool:
+        return all(
+            word.text in held or (word.prefix and any(one.startswith(word.text) for one in held))
+            for word in self.words()
+        )
+
     @property
     def kept_states(self) -> list[str]:
         """What an index keeps as the state of the copies that are asked for; empty for all."""
-        return sorted(state.value for state in self.states) + ([KEPT_MOVED] if self.moved else [])
+        return sorted(state.value for state in self.states) + ([MOVED] if self.moved else [])
 
     @property
     def topic_prefix(self) -> TopicPrefix | None:
@@ -157,38 +147,24 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.cursor is None else Cursor.parse(self.cursor)
 
 
-class Hit(msgspec.Struct, frozen=True):
-    """One message in one queue, as the index knows it. The body stays in the log."""
+class Page(msgspec.Struct, frozen=True, rename="camel"):
+    """Some messages, the newest first."""
 
-    offset: int
-    queue: str
-    id: str
-    name: str
-    topics: tuple[str, ...]
-    state: State
-    created: int
-    modified: int
-    object: str | None
-    key: str | None
-    mime_type: str
-    size: int
-    attempts: int
-    reason: str | None
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Some hits, and where the next page goes on; None when there is nothing more."""
-
-    hits: tuple[Hit, ...]
-    cursor: str | None = None
+    messages: list[MessageRow]
+    next: str | None = None
+    """The cursor with which the next page goes on; None if there is nothing more."""
+    note: str | None = None
+    """What the reader should know, such as how far back the search went."""
+    behind: int | None = None
+    """How many messages the search index does not contain yet; None if no index was used."""
 
     @classmethod
-    def of(cls, hits: list[Hit], limit: int) -> Page:
-        """The first `limit` of hits, of which there is one more when there is another page."""
-        if len(hits) <= limit:
-            return cls(tuple(hits))
-        last = hits[limit - 1]
-        return cls(tuple(hits[:limit]), str(Cursor(last.offset, last.queue)))
+    def of(cls, rows: list[MessageRow], limit: int) -> Page:
+        """The first `limit` of rows, of which there is one more when there is another page."""
+        if len(rows) <= limit:
+            return cls(rows)
+        last = rows[limit - 1]
+        return cls(rows[:limit], str(Cursor(last.offset, last.queue or "")))
 
 
 def _offsets(given: Iterable[int]) -> tuple[int, ...]:

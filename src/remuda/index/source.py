@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from remuda.index.port import EVENT_COLUMNS, MESSAGE_COLUMNS, Reached
 from remuda.log.disk import Disk
-from remuda.log.reader import Reader
-from remuda.log.sealed import MessageTable, Table
-from remuda.log.view import Lister
+from remuda.log.readers.reader import Reader
+from remuda.log.sealed.table import EventTable, Table, file_state
 from remuda.model.errors import InvalidOption
 
 _NEAR: Final = 1024
@@ -26,7 +23,6 @@ class LogSource:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._reader = Reader(disk)
-        self._lister = Lister(disk)
         self._looked_at: dict[str, tuple[object, ...]] = {}
 
     def end(self) -> tuple[int, int]:
@@ -43,8 +39,7 @@ class LogSource:
         """Where to begin so that no event of a message from `offset` on is left out."""
 
         def may_reach(table: Table, group: int) -> bool:
-            firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
-            return not firsts or not counts or bool(firsts[1] + counts[1] > offset)
+            return isinstance(table, EventTable) and table.concerns(group).stop > offset
 
         if offset <= 0:
             return Reached()
@@ -81,7 +76,7 @@ class LogSource:
 
     def gone(self, before: int) -> Iterator[range]:
         """Offsets below `before` whose messages were collected or lost, since this was asked last."""
-        listing = self._lister.list()
+        listing = self._reader.listed()
         tail = min((view.first.offset for view in listing.tail), default=before)
         looked_at: dict[str, tuple[object, ...]] = {}
         following = 0
@@ -90,9 +85,9 @@ class LogSource:
                 yield range(following, min(file.first, before))
             following = max(following, file.last + 1)
             try:
-                state = self._state_of(file.name)
+                state = file_state(self._disk, file.name) or (self._disk.size(file.name),)
                 if self._looked_at.get(file.name) != state:
-                    yield from self._gone_of(MessageTable(self._disk, file), before)
+                    yield from self._gone_of(self._reader.tables.table(file), before)
             except FileNotFoundError:
                 continue  # rewritten or removed just now: the next call finds out
             looked_at[file.name] = state
@@ -100,28 +95,9 @@ class LogSource:
         if following < min(tail, before):
             yield range(following, min(tail, before))
 
-    def _state_of(self, name: str) -> tuple[object, ...]:
-        path = self._disk.path(name)
-        if path is None:
-            return (self._disk.size(name),)
-        status = os.stat(path)
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
-    def _gone_of(self, table: MessageTable, before: int) -> Iterator[range]:
-        if not table.readable or table.rows == table.file.last - table.file.first + 1:
-            return  # a damaged file may be restored
+    def _gone_of(self, table: Table, before: int) -> Iterator[range]:
         following = table.file.first
-        for group in range(table.group_count):
-            batch = table.batch(group, ["offset"])
-            first, count = table.bounds(group)
-            if following < first:
-                yield range(following, min(first, before))
-            following = first + count
-            if batch is not None and batch.num_rows < count:
-                offsets = batch.column(0)
-                ends, starts = offsets.slice(0, len(offsets) - 1), offsets.slice(1)
-                apart = pc.greater(pc.subtract(starts, ends), 1)
-                for end, start in zip(ends.filter(apart).to_pylist(), starts.filter(apart).to_pylist(), strict=True):
-                    yield range(end + 1, min(start, before))
-        if following <= table.file.last:
-            yield range(following, min(table.file.last + 1, before))
+        for run in [*table.held(0, table.file.last + 1, []), range(table.file.last + 1, table.file.last + 1)]:
+            if following < run.start:
+                yield range(following, min(run.start, before))
+            following = run.stop

@@ -30,7 +30,7 @@ def arrow(
     Each time it is read it is one cut of the log, no older than the last commit. Of some `columns` only, from number
     `start` to before `stop`.
     """
-    import remuda.log.arrow  # noqa: F401  # says what to install, if need be
+    import remuda.log.sealed.arrow  # noqa: F401  # says what to install, if need be
     from remuda.lake.stream import ArrowTable
 
     return ArrowTable(url, table, columns, start, stop, fail_on_data_loss=fail_on_data_loss)
@@ -45,12 +45,12 @@ def publish(url: str | os.PathLike[str], *, formats: Sequence[str] = ("delta", "
 
 def read(spark: SparkSession, lake: str | os.PathLike[str], table: str) -> DataFrame:
     """A table of a pipeline's lake as it is now: `messages`, `events`, `lifecycle`, `history`, `metrics`, …"""
-    from remuda.spark.extra import need_pyspark
+    from remuda.spark.session.missing_pyspark import need_pyspark
 
     need_pyspark()
     from remuda.spark.pipelines.jobs import lake_table
-    from remuda.spark.port import place_text
-    from remuda.spark.starting import check_session
+    from remuda.spark.session.starting import check_session
+    from remuda.spark.source.spark_log import place_text
 
     check_session(spark)
     return lake_table(place_text(lake), table).read(spark)

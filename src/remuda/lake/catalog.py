@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remuda.lake.writing import make_folder, open_file
 from remuda.model.errors import NotFound, StorageError
-from remuda.spark.extra import SparkMissing
+from remuda.spark.lake.writing import make_folder, open_file
+from remuda.spark.session.missing_pyspark import SparkMissing
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

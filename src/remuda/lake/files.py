@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.lake.writing import make_folder, replace_file
-from remuda.log.directory import DirectoryDisk
-from remuda.log.parquet import SealedParquet, Unreadable
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.sealed.parquet import SealedParquet, Unreadable
 from remuda.log.segments import SealedFile, parse_sealed
 from remuda.model.errors import StorageError
-from remuda.spark.tables import NUMBER
+from remuda.spark.lake.writing import make_folder, replace_file
+from remuda.spark.source.tables import NUMBER
 
 TABLES: Final = "tables"
 PLAIN_READERS: Final = "READ-THIS-TABLE-AS-DELTA-OR-ICEBERG-NOT-AS-A-FOLDER.parquet"
@@ -136,7 +136,7 @@ def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
         if f"-{status.st_ino:x}-" not in name:
             target.unlink()
             raise FileNotFoundError(name)
-    sealed = SealedParquet(DirectoryDisk(str(root), create=False), target.relative_to(root).as_posix())
+    sealed = SealedParquet(DirectoryDisk.of_log(root), target.relative_to(root).as_posix())
     if not sealed.whole():
         target.unlink()
         raise Unreadable(f"{file.name} is damaged")

@@ -28,11 +28,11 @@ from remuda.lake.manifests import (
     encode_manifest,
 )
 from remuda.lake.metadata import iceberg_schema, last_id, name_mapping
-from remuda.lake.writing import replace_file, write_file
 from remuda.model.errors import Conflict
-from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.port import directory, place_text
-from remuda.spark.tables import SCHEMAS
+from remuda.spark.lake.writing import replace_file, write_file
+from remuda.spark.source.directory_log import EmbeddedLog
+from remuda.spark.source.spark_log import directory, place_text
+from remuda.spark.source.tables import SCHEMAS
 
 _log: Final = logging.getLogger("remuda.lake")
 FILES_PER_MANIFEST: Final = 50

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from remuda.log.schemas import inner_id
+from remuda.log.sealed.table_schemas import inner_id
 
 _DELTA: Final = {
     pa.int8(): "byte",

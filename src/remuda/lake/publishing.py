@@ -15,12 +15,11 @@ import msgspec
 from remuda.lake.delta import DeltaLakehouse
 from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links, warn_plain_readers
 from remuda.lake.iceberg import IcebergLakehouse
-from remuda.lake.writing import make_folder, open_file
-from remuda.log.directory import MARKER
-from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
-from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.port import directory, place_text
-from remuda.spark.tables import EVENTS, MESSAGES
+from remuda.model.errors import Conflict, InvalidOption, StorageError
+from remuda.spark.lake.writing import make_folder, open_file
+from remuda.spark.source.directory_log import EmbeddedLog
+from remuda.spark.source.spark_log import directory, place_text
+from remuda.spark.source.tables import EVENTS, MESSAGES
 
 DELTA: Final = "delta"
 ICEBERG: Final = "iceberg"
@@ -77,7 +76,7 @@ class LakehouseTable(Protocol):
         ...
 
 
-class Publisher:
+class TablePublisher:
     """Keeps the tables of a log up to date with its sealed files, and in memory what it has read of them."""
 
     def __init__(self, root: Path, formats: Sequence[str]) -> None:
@@ -131,12 +130,8 @@ def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[
     wanted = () if isinstance(formats, str | bytes) or not isinstance(formats, Iterable) else tuple(formats)
     if not wanted:
         raise InvalidOption(f"formats is a list, of {' and '.join(_FORMATS)}, not {formats!r}")
-    publisher = Publisher(root, wanted)
+    publisher = TablePublisher(root, wanted)
     EmbeddedLog(str(root))  # or say what is wrong with it
-    if not (root / MARKER).exists():
-        raise NotFound(
-            f"directory {str(root)!r} holds no log yet; nothing was published. Begin one there, and try again"
-        )
     return publisher.publish()
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from remuda.lake.readahead import Shared, read_ahead
 from remuda.model.errors import InvalidOption
-from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.losses import Gap, losses, report
-from remuda.spark.pins import hold
-from remuda.spark.port import directory, place_text
-from remuda.spark.selection import Selection
-from remuda.spark.tables import EVENTS, MESSAGES, NUMBER, SCHEMAS
+from remuda.spark.source.directory_log import EmbeddedLog
+from remuda.spark.source.losses import Gap, losses, report
+from remuda.spark.source.selection import Selection
+from remuda.spark.source.snapshots import hold
+from remuda.spark.source.spark_log import directory, place_text
+from remuda.spark.source.tables import EVENTS, MESSAGES, NUMBER, SCHEMAS
 
 _PART_ROWS: Final = 1 << 16
 _MOST_THREADS: Final = 4

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from remuda.model.errors import InvalidOption
-from remuda.model.urls import AMQP, AMQPS, PathLike, Url, parse_url
+from remuda.model.values.urls import AMQP, AMQPS, PathLike, Url, parse_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,6 +170,6 @@ def open_event_log(url: str | PathLike | Url) -> EventLog:
     if not place.is_directory:
         raise InvalidOption(f"no event log can be read at {place}; give a directory, file:///path or amqp://host/vhost")
     from remuda.log.disk import DirectoryDisk
-    from remuda.log.reader import Reader
+    from remuda.log.readers.reader import Reader
 
-    return Reader(DirectoryDisk(place.path, create=False))
+    return Reader(DirectoryDisk.of_log(place.path))

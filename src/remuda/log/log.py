@@ -9,18 +9,11 @@ from typing import Any, Final
 import google_crc32c
 import msgspec
 
-from remuda.log import newest as newest_segment
-from remuda.log.checkpoint import CheckpointKeeper, Mark
-from remuda.log.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.disk import Disk
-from remuda.log.fetch import Fetched, Fetcher
-from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
-from remuda.log.history import Finder
-from remuda.log.index import SegmentIndex
-from remuda.log.inventory import Inventory, sealed_end, take_inventory
-from remuda.log.ledger import LedgerKeeper
-from remuda.log.newest import Newest
-from remuda.log.recovery import UNKNOWN, Passage, Recovery, Replay, passages
+from remuda.log.readers.fetch import Fetched, Fetcher
+from remuda.log.readers.finder import Finder
+from remuda.log.repair.inventory import Inventory, sealed_end, take_inventory
+from remuda.log.repair.recovery import UNKNOWN, Passage, Recovery, Replay, passages
 from remuda.log.segments import (
     HEADER_BYTES,
     MESSAGES_TABLE,
@@ -28,10 +21,15 @@ from remuda.log.segments import (
     Counters,
     TailSegment,
 )
-from remuda.log.tail import Batch, Part, TailWriter, broken, passes
-from remuda.log.tail import LogOptions as LogOptions
-from remuda.log.walk import Damage
-from remuda.log.write_position import WritePosition
+from remuda.log.state.checkpoint import CheckpointKeeper, Mark
+from remuda.log.state.ledger import LedgerKeeper
+from remuda.log.tail.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
+from remuda.log.tail.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
+from remuda.log.tail.record_scan import Damage
+from remuda.log.tail.segment_index import SegmentIndex
+from remuda.log.tail.write_position import WritePosition
+from remuda.log.tail.writer import LogOptions as LogOptions
+from remuda.log.tail.writer import Part, TailWriter, WriteBatch, broken, passes
 from remuda.model.errors import DirectoryInUse, StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
@@ -73,14 +71,15 @@ class Log(WritePosition):
         self._begun = 0
         """The time of the first record in the active segment."""
         self._pending: list[Part] = []
-        self._gathered: list[Appended | Events] = []
+        self._gathered: list[Record] = []
         """Records that are not encoded yet, behind everything that is pending."""
         self._gathered_bytes = 0
         self._finished: list[TailSegment] = []
+        self._taken: WriteBatch | None = None
+        """The batch that was taken last."""
         self._before = 0
         """Bytes of the log before the active segment."""
         self._checkpoints = CheckpointKeeper(disk, found.checkpoints)
-        self._noted = 0
         self.ledger = LedgerKeeper(disk, self.catalog, found.ledger, lambda: (self.next_offset, self.next_position))
 
     @classmethod
@@ -113,10 +112,11 @@ class Log(WritePosition):
         files, report = found.files, found.report
         unreadable: list[Damage] = []
         if report.state_lost:
-            from remuda.log.rebuild import sealed_records  # Arrow is loaded only where there are files to read
+            from remuda.log.repair.rebuild import sealed_records  # Arrow is loaded only where there are files to read
 
             yield from sealed_records(self.disk, files, found.expected, unreadable)
         yield from replay.records()
+        replay.cut()
         end = replay.end or Counters(0, 0, 0)
         self._number = end.number
         # Numbers once given never come back, even when the newest part of the log was lost.
@@ -152,12 +152,10 @@ class Log(WritePosition):
             self._append_gathered()
         return self._append((record,))
 
-    def gather(self, record: Appended | Events) -> int:
+    def gather(self, record: Record) -> int:
         """As `append`, for a log that need not outlive the process: a small record is encoded at once where that is
         cheap, else later and with others, when what is pending is needed. Returns about how many bytes it will take;
         0, with nothing done, if it is not small."""
-        if size := self.hold_single(record):
-            return size
         if self._held and not self._gathered:  # the buffer of held frames may be full
             self._add(self.let_go())
             if size := self.hold_single(record):
@@ -180,9 +178,15 @@ class Log(WritePosition):
         if self._held:
             self._add(self.let_go())
         if self._gathered:
-            records, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            records, done = self._gathered, 0
             self._in_order = True
-            self._append(records)
+            try:
+                for record in records:
+                    self._append((record,))
+                    done += 1
+            finally:  # what an error keeps from being appended is not lost
+                self._gathered, self._gathered_bytes = records[done:], 0
+                self._in_order = done == len(records)
 
     def _append(self, records: Sequence[Record]) -> int:
         if not self._usable:
@@ -205,9 +209,8 @@ class Log(WritePosition):
                 self._pending.append(Part(segment))
             chunks = self._pending[-1].chunks
             if byte == 0:
-                begin = self._begin(segment)
-                chunks.append(begin)
-                self._grow(len(begin))
+                self._begin(segment)
+                self._grow(HEADER_BYTES)
                 self._begun = time_of(record)
             if segment.index is not None:
                 segment.index.note(record, self._byte)
@@ -234,9 +237,6 @@ class Log(WritePosition):
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, with nothing done, in any other
         case. After an error that is `passing` the record is appended, and pending."""
-        size = self.write_single(record)
-        if size:
-            return size
         if self._pending or self._gathered or self._held or self._finished or not self._usable:
             return 0
         segment, byte = self._active, self._byte
@@ -246,6 +246,9 @@ class Log(WritePosition):
         if type(record) is Events and record.first == position:
             kind, payload = EVENTS, encode_events(record, offset)
             position += len(record.rows)
+        elif type(record) is Appended and record.first == offset:
+            kind, payload = MESSAGES, encode_appended(record, position)
+            offset += len(record.messages.bodies)
         else:
             kind, payload, offset, position = self._encoded(record)
         length = len(payload)
@@ -269,10 +272,6 @@ class Log(WritePosition):
             raise
         return size
 
-    def has(self, record: Appended | Events) -> bool:
-        """Whether a record that was made for the end of the log has been appended since."""
-        return record.first < (self.next_offset if type(record) is Appended else self.next_position)
-
     def write_now(self) -> bool:
         """Write what is pending at once, under the caller's lock; False, with nothing done, where it is more than a
         small write to one segment. Every batch that was taken must have been written. After an error that is
@@ -282,6 +281,8 @@ class Log(WritePosition):
         if len(self._pending) != 1 or self._finished or self._byte >= self._direct_until or not self._usable:
             return False
         part = self._pending[0]
+        if not part.segment.written:
+            return False  # beginning a segment takes several syncs
         if sum(map(len, part.chunks)) > _SMALL:
             return False
         data = b"".join(part.chunks)
@@ -327,25 +328,34 @@ class Log(WritePosition):
             self._writer.reserve(segment, needed)
         self.room = segment.reserved - self._byte - HEADER_BYTES - self.options.spare_bytes
 
-    def take(self) -> Batch:
+    def take(self) -> WriteBatch:
         """Hand over what is pending. One batch at a time is written, while others append."""
         self._check()
         if self._gathered or self._held:
             self._append_gathered()
-        parts, self._pending = self._pending, []
-        finished, self._finished = self._finished, []
+        self._take_up()
+        parts, finished = self._pending, self._finished
         upcoming = self._upcoming if self._byte >= self._direct_until else None
         if upcoming is not None and upcoming.reserved:
             self._direct_until, upcoming = self._full, None
-        return Batch(self._writer, parts, finished, upcoming, self._fail)
+        self._taken = batch = WriteBatch(self._writer, parts, finished, upcoming, self._fail)
+        self._pending, self._finished = [], []
+        return batch
+
+    def _take_up(self) -> None:
+        """What an error kept from being written of the last batch comes first."""
+        taken, self._taken = self._taken, None
+        if taken is not None and taken.unwritten:
+            self.take_back(taken)
 
     def sync(self) -> None:
         """Return once everything that was written survives a power loss. Every batch that was taken must have been
         written."""
         self._writer.sync()
 
-    def take_back(self, batch: Batch) -> None:
+    def take_back(self, batch: WriteBatch) -> None:
         """Make what could not be written of a batch pending again, before everything that came since."""
+        self._taken = None
         self._pending[:0] = batch.unwritten
         self._finished[:0] = batch.finished
 
@@ -389,17 +399,6 @@ class Log(WritePosition):
                     f"{segment.name} was removed while it was written to; nothing more is written. Restore it from a "
                     "copy, then open again"
                 ) from None
-
-    @property
-    def unnoted(self) -> TailSegment | None:
-        """The segment that is written to, until it is noted as the newest."""
-        segment = self._active
-        return segment if segment is not None and segment.written and segment.sequence > self._noted else None
-
-    def note_newest(self, segment: TailSegment) -> None:
-        """Note a segment as the newest, so that its loss is noticed. Its beginning must be synced."""
-        newest_segment.write(self.disk, Newest(segment.sequence, segment.first))
-        self._noted = segment.sequence
 
     def write_checkpoint(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
         """Keep `snapshot`, whole or in parts, as the state at `mark`; returns its size.
@@ -448,9 +447,32 @@ class Log(WritePosition):
         """The offset of the newest message with this id."""
         return self._finder.offset_of(wanted)
 
+    def find_ids(self, wanted: str) -> list[int]:
+        """The offsets of all messages with this id, the newest first."""
+        return self._finder.offsets_of(wanted)
+
     def abandon(self, error: BaseException) -> None:
         """Write nothing more: what is pending belongs to a change that was cut short."""
         self._fail(error)
+
+    def salvage(self) -> None:
+        """Write and sync what is pending, before the log is opened again after an error elsewhere. An error that is
+        `passing` leaves the rest pending."""
+        self._failure, self._usable = None, True
+        if self._gathered or self._held:
+            self._append_gathered()
+        self._take_up()
+        pending = self._pending
+        while pending:
+            self._writer.write(pending[0].segment, b"".join(pending[0].chunks))
+            del pending[0]
+        self._writer.sync()
+
+    def opened_again(self, readable: Callable[[bytes], bool]) -> tuple[Log, Recovery]:
+        """The same log, read anew by the process that writes it; this object is over. The directory stays locked."""
+        self._fail(StorageError("the log was opened again meanwhile; nothing was stored. Try again"))
+        self._writer.close()
+        return self._open(self.disk, self.options, readable)
 
     def close(self) -> None:
         """Write and sync what is pending, and release the directory."""
@@ -487,10 +509,9 @@ class Log(WritePosition):
         self.room = 0
         return self._active
 
-    def _begin(self, segment: TailSegment) -> bytes:
+    def _begin(self, segment: TailSegment) -> None:
         segment.first = Counters(self._number, self.next_offset, self.next_position)
         self.catalog.add_tail(segment)
-        return segment.header()
 
     def _grow(self, size: int) -> None:
         self._byte += size

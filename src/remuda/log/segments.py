@@ -12,13 +12,16 @@ import struct
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 
-from remuda.log.frames import MARKER_BYTES
-from remuda.log.index import SegmentIndex
+from remuda.log.tail.frames import MARKER_BYTES
+from remuda.log.tail.segment_index import SegmentIndex
 from remuda.model.errors import UnsupportedFormat
+
+if TYPE_CHECKING:
+    from remuda.log.disk import Disk
 
 VERSION: Final = 1
 SET_ASIDE: Final = "damaged"
@@ -89,6 +92,17 @@ def parse_whole_header(data: bytes) -> tuple[int, Counters] | None:
             "Install a newer Remuda"
         )
     return sequence, Counters(number, offset, position)
+
+
+def is_begun(disk: Disk, segment: TailSegment) -> bool:
+    """Whether anything was ever written to a segment: room may be reserved for one that is not begun."""
+    return bool(disk.read(segment.name, 0, HEADER_BYTES).strip(b"\0")) or holds_records(disk, segment)
+
+
+def holds_records(disk: Disk, segment: TailSegment) -> bool:
+    """Whether anything was ever written behind a segment's header."""
+    few = disk.read(segment.name, HEADER_BYTES, HEADER_BYTES)
+    return bool(few.strip(b"\0") or disk.read(segment.name, HEADER_BYTES).strip(b"\0"))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,7 +8,6 @@ reason. A part is read only if it matches the checksum in its name, and its rows
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -21,10 +20,10 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from remuda.log.arrow import pa
-from remuda.log.directory import FORMAT, MARKER, DirectoryDisk
-from remuda.log.schemas import HEADERS, TEXTS, TIME
-from remuda.log.system import sync_folder
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.disk.system import sync_folder
+from remuda.log.sealed.arrow import pa
+from remuda.log.sealed.table_schemas import HEADERS, TEXTS, TIME
 from remuda.model.errors import InvalidOption, StorageError
 
 SPOOL: Final = "spool"
@@ -95,12 +94,13 @@ def new_once() -> str:
     return f"{ONCE}{time.time_ns():016x}{uuid.uuid4().hex[:16]}"
 
 
-def prepare(directory: str) -> Path:
-    """The spool of a directory, which becomes Remuda's if it is nobody's yet."""
-    disk = DirectoryDisk(directory)
+def prepare(directory: str, identity: str | None = None) -> Path:
+    """The spool of a log, or of a certain one. Raises `StorageError` where it is not: no broker, or another's, would
+    read what is left there."""
+    disk = DirectoryDisk.of_log(directory)
+    if identity not in (None, disk.identity):
+        raise StorageError(f"directory {directory!r} holds another log; nothing was left there. Check the path")
     root = Path(directory)
-    if not (root / MARKER).exists():
-        disk.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
     # Other users than the broker's may leave batches: the umask and the group decide who can write here.
     (root / SPOOL / STAGING).mkdir(parents=True, exist_ok=True)
     return root / SPOOL

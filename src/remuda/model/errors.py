@@ -62,6 +62,14 @@ class Duplicate(Refused):
     """A message with this id is still queued or in flight, and the queue has `unique_ids`."""
 
 
+class NotHeld(RemudaError):
+    """The message is no longer with this consumer, or no longer in its queue. Nothing was stored."""
+
+
+class LookAgain(Conflict):
+    """More was published since the log was looked through than is compared now. Nothing was stored."""
+
+
 class QueueNotAccepting(Refused):
     """The queue's status does not allow publishing."""
 
@@ -101,6 +109,10 @@ class StorageError(RemudaError):
     """Whether it may go away by itself, so that the same call can succeed later."""
 
 
+class BrokerStopped(StorageError):
+    """The broker stopped by itself, because nothing can be stored any more. Everything confirmed is kept."""
+
+
 class DiskFull(StorageError):
     """The disk has no room. Nothing was stored; everything accepted before is kept."""
 
@@ -130,4 +142,4 @@ class DataLost(StorageError):
 
 
 class UnsupportedFormat(StorageError):
-    """The directory was written by a newer version of Remuda."""
+    """The directory was written by a version of Remuda whose format this one does not read."""

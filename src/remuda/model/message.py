@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from remuda.model import cap_headers
 from remuda.model.errors import InvalidMessage
-from remuda.model.texts import shown
+from remuda.model.values.texts import shown
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
-CORRELATION: Final = "cap-corr-id"
+CORRELATION: Final = cap_headers.CORRELATION
 """The header with the id of the message this one came from."""
 MAX_PRIORITY: Final = 31
 _SHOWN: Final = 100

@@ -14,13 +14,16 @@ from msgspec.structs import astuple
 
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import MAX_PRIORITY, NO_HEADERS, Message, read_priority
-from remuda.model.texts import is_storable, shown
+from remuda.model.values.texts import is_storable, shown
 from remuda.native import columns
 
 T = TypeVar("T")
 Column: TypeAlias = T | list[T]
 
 MAX_ID_BYTES: Final = 255
+_PER_MESSAGE: Final = 48
+_PER_TABLE: Final = 240
+_PER_HEADER: Final = 150
 
 
 def cell(column: Column[T], row: int) -> T:
@@ -62,6 +65,18 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     expires: Column[int | None] = None
     due: Column[int | None] = None
     wire: Column[bytes | None] = None
+
+    def memory(self) -> int:
+        """About how many bytes of memory bodies, headers and properties take. Of what all messages share there is
+        one."""
+        bodies = self.bodies
+        size = _PER_MESSAGE * len(bodies) + (len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies)))
+        if self.headers or self.wire:
+            tables = self.headers if isinstance(self.headers, list) else [self.headers]
+            wires = self.wire if isinstance(self.wire, list) else [self.wire]
+            size += _PER_TABLE * len(tables) + _PER_HEADER * sum(map(len, tables))
+            size += sum([_PER_MESSAGE + len(wire) for wire in wires if wire is not None])
+        return size
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Messages:
@@ -175,12 +190,15 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     def checked(self) -> Messages:
         """The same messages with every value checked and converted; `InvalidMessage` names the column and row. Nothing
         that can be changed is shared with those that were given."""
-        values = astuple(self)
-        if type(self) is Messages and tuple(map(type, values)) == _PLAIN_BATCH:
+        *values, wire = astuple(self)
+        if (
+            type(self) is Messages
+            and tuple(map(type, values)) == _PLAIN_BATCH
+            and (wire is None or type(wire) is bytes)
+        ):
             bodies, name, _, topics, _, _, _, mime_type, headers, priority, *_ = values
             if (
-                len(bodies) == 1
-                and type(bodies[0]) is bytes
+                list(map(type, bodies)).count(bytes) == len(bodies) > 0
                 and not topics
                 and 0 <= priority <= MAX_PRIORITY
                 and name.isascii()
@@ -196,9 +214,9 @@ _WIDTH: Final = len(Messages.__struct_fields__)
 _HEADERS: Final = Messages.__struct_fields__.index("headers") - 3
 """Where they are in a batch behind bodies, name and ids."""
 _PLAIN: Final = tuple(map(type, astuple(Message("", b""))))
-_PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))
-"""The field types of a message, or batch, that sets no more than name, body, headers and priority: few checks are left
-for it. One with other types may be valid, too."""
+_PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))[:-1]
+"""The field types of a message, or of a batch but for `wire`, that sets no more than name, body, headers and priority:
+few checks are left for it. One with other types may be valid, too."""
 
 of_plain: Callable[[Message], Messages | None] = Messages.of_plain
 

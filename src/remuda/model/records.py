@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from remuda.model.messages import Column, Messages
-from remuda.model.options import QueueOptions, Status
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.queues.options import QueueOptions, Status
+from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.state import State
 
 
@@ -90,6 +90,8 @@ class ExchangeChange(msgspec.Struct, frozen=True, array_like=True):
     time: int
     kind: ExchangeKind | None = None
     bindings: tuple[Binding, ...] = ()
+    turn: int = 0
+    """Where a round-robin router goes on."""
 
 
 class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
@@ -108,10 +110,8 @@ class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
     """Rows that no queue took, with the reason."""
 
 
-MOVED: Final = "moved to "
-"""How the reason begins if a message was sent on to another queue: it is not dead, it lives on there."""
-MOVED_FROM: Final = "moved from "
-"""How the reason begins in the queue where such a message arrives."""
+EXPIRED: Final = "expired"
+"""The reason of messages whose deadline has come; it does not go with them to the queue for expired ones."""
 NEVER_DELIVERED: Final = -1
 """The `attempt` of a message that returns to its queue before any consumer had it."""
 
@@ -120,8 +120,11 @@ REMOVED: Final = "removed"
 CONFIGURED: Final = "configured"
 STATUS: Final = "status"
 FORGOTTEN: Final = "forgotten"
+KEY_PAUSED: Final = "key paused"
+"""`named` is the key, and `first` until when it waits."""
 BOUND: Final = "bound"
 UNBOUND: Final = "unbound"
+TURNED: Final = "turned"
 
 Record = Appended | Events | QueueChange | ExchangeChange | SpoolTaken
 
@@ -135,17 +138,7 @@ def change_words(change: QueueChange) -> str:
             return "options changed"
         case "forgotten":
             return "dead letter forgotten" if change.count == 1 else f"{change.count} dead letters forgotten"
+        case "key paused":
+            return f"key {', '.join(change.named)} {'paused' if change.first > change.time else 'goes on'}"
         case action:
             return action
-
-
-def is_moved(state: State, reason: str | None) -> bool:
-    """Whether a message left a queue for another: its copy ended there, and it goes on."""
-    return state is State.DEAD and reason is not None and reason.startswith(MOVED)
-
-
-def arrival_reason(reason: str, to: str, source: str) -> str:
-    """The reason for a message's arrival in `to`, from the reason for its end in `source`."""
-    if (sent := f"{MOVED}{to}") == reason or reason.startswith((f"{sent}:", f"{sent} ")):
-        return f"{MOVED_FROM}{source}{reason[len(sent) :]}"
-    return f"{reason} in {source}"

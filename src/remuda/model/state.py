@@ -1,11 +1,9 @@
-"""The life of a message in one queue: its states and the only moves between them (M5, M6)."""
+"""The states of a message in one queue (M5)."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
-
-from remuda.model.errors import IllegalMove
 
 
 class State(StrEnum):
@@ -26,25 +24,17 @@ class State(StrEnum):
     __hash__ = str.__hash__  # An Enum's own is a call of Python code, and states are looked up all the time.
 
 
-MOVES: Final[frozenset[tuple[State, State]]] = frozenset(
-    (State(move[0]), State(move[1])) for move in "LQ LU QF QE FS FK FR FE FI FN FQ RQ RE SX KX EQ IQ NQ".split()
-)
-
-PARKED: Final = frozenset({State.DEAD, State.INVALID, State.NOT_INTERESTED})
-"""Ended without success; an operator may send these back to the queue."""
-
-LIVE: Final = frozenset({State.QUEUED, State.FETCHED, State.RETRY})
-"""Still to be delivered or answered."""
-
-
-def check_move(source: State, target: State) -> None:
-    """Raise `IllegalMove` unless a message may go from `source` to `target`."""
-    if (source, target) not in MOVES:
-        raise IllegalMove(
-            f"a message cannot go from {source.name} ({source.value}) to {target.name} ({target.value}); "
-            f"from {source.value} it can go to {', '.join(reachable(source)) or 'no other state'}"
-        )
-
-
-def reachable(source: State) -> list[str]:
-    return sorted(target.value for origin, target in MOVES if origin is source)
+WORDS: Final = {
+    State.LOGGED: "logged",
+    State.UNCHANGED: "unchanged",
+    State.QUEUED: "waiting",
+    State.FETCHED: "in flight",
+    State.SUCCESS: "success",
+    State.KICKED: "sent",
+    State.RETRY: "retry",
+    State.DEAD: "dead",
+    State.INVALID: "invalid",
+    State.NOT_INTERESTED: "not interested",
+    State.COMPLETED: "completed",
+}
+"""The word for each state, the same on pages and on the command line."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from remuda.model.errors import InvalidMessage
 
@@ -26,19 +26,53 @@ def check_topic(topic: str) -> None:
         raise InvalidMessage(f"topic {topic!r} contains unprintable characters; nothing was stored")
 
 
+def stem_of(prefix: str) -> str:
+    """The topic that a channel's prefix covers with all below it: `fruit` for `fruit` and `fruit.*`; empty for all."""
+    return prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+
+
 def has_prefix(topic: str, prefix: str) -> bool:
     """Whether `topic` is `prefix` or lies below it: `fruit`, or `fruit.*`, covers `fruit.sour`, not `fruits.x`."""
-    stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+    stem = stem_of(prefix)
     return not stem or topic == stem or topic.startswith(stem + ".")
+
+
+class TopicPrefix(NamedTuple):
+    """Topics by their beginning, in any case, as a search asks for them.
+
+    `fruit` and `fruit.*` are the topic itself and all below it; `fru*` is every topic that begins with these letters.
+    """
+
+    stem: str
+    below: bool
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPrefix | None:
+        """None for `*` and `.*`, which every topic fits."""
+        stem = text.casefold()
+        below = stem.endswith(".*") or not stem.endswith("*")
+        stem = stem.removesuffix(".*").rstrip(".") if below else stem.rstrip("*")
+        return cls(stem, below) if stem else None
+
+    def covers(self, topic: str) -> bool:
+        folded = topic.casefold()
+        if not self.below:
+            return folded.startswith(self.stem)
+        return folded == self.stem or folded.startswith(self.stem + ".")
 
 
 @lru_cache(maxsize=4096)
 def matches(pattern: str, topic: str) -> bool:
     """Whether `topic` fits a pattern in which `*` is one word and `#` is zero or more."""
-    return _match(tuple(pattern.split(".")), tuple(topic.split(".")))
+    return _match(split_topic(pattern), split_topic(topic))
 
 
-def _match(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
+def split_topic(text: str) -> list[str]:
+    """The words of a topic or a pattern; an empty one has none, so `*` does not fit it."""
+    return text.split(".") if text else []
+
+
+def _match(pattern: list[str], words: list[str]) -> bool:
     # One row of the usual table: reached[i] says whether the words so far fit the first i parts of the pattern.
     reached = [True] + [False] * len(pattern)
     for index, part in enumerate(pattern):

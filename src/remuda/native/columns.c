@@ -11,12 +11,7 @@ enum { M_NAME, M_BODY, M_ID, M_TOPICS, M_OBJECT, M_KEY, M_TIMESTAMP, M_MIME_TYPE
 static const char *const MESSAGE[M_FIELDS] = {"name", "body", "id", "topics", "object", "key", "timestamp", "mime_type",
                                               "headers", "priority", "created", "expires", "due", "wire"};
 
-enum { B_BODIES, B_NAME, B_IDS, B_TOPICS, B_OBJECT, B_KEY, B_PRIORITY, B_EXPIRES, B_DUE, B_FIELDS };
-static const char *const BATCH[B_FIELDS] = {"bodies", "name", "ids", "topics", "object", "key", "priority", "expires",
-                                            "due"};
-
-enum { P_MESSAGES, P_QUEUE, P_EXCHANGE, P_OPTIONS, P_SPOOLED, P_FIELDS };
-static const char *const PUBLISH[P_FIELDS] = {"messages", "queue", "exchange", "options", "spooled"};
+static const char *const PUBLISH[] = {"messages", "queue"};
 
 enum { ALL = 14 };
 static const char *const COLUMNS[ALL] = {"bodies", "name", "ids", "topics", "object", "key", "timestamp", "mime_type",
@@ -25,7 +20,7 @@ enum { C_IDS = 2, C_CREATED = 10 };
 
 static PyTypeObject *message_type, *batch_type, *publish_type;
 static PyObject *usually; /* what is cleared after a request: none */
-static Py_ssize_t in_message[M_FIELDS], in_batch[B_FIELDS], in_publish[P_FIELDS], in_columns[ALL];
+static Py_ssize_t in_message[M_FIELDS], in_columns[ALL];
 
 static int is_ascii(PyObject *text) { return PyUnicode_CheckExact(text) && PyUnicode_IS_COMPACT_ASCII(text); }
 
@@ -95,27 +90,6 @@ static PyObject *with_id(PyObject *module, PyObject *const *args, Py_ssize_t giv
     return messages;
 }
 
-static PyObject *is_plain(PyObject *module, PyObject *command)
-{
-    if (publish_type == NULL || Py_TYPE(command) != publish_type)
-        Py_RETURN_FALSE;
-    PyObject *batch = field(command, in_publish[P_MESSAGES]);
-    if (batch == NULL || Py_TYPE(batch) != batch_type || field(command, in_publish[P_EXCHANGE]) != Py_None ||
-        field(command, in_publish[P_OPTIONS]) != Py_None || field(command, in_publish[P_SPOOLED]) != Py_None)
-        Py_RETURN_FALSE;
-    PyObject *columns[B_FIELDS];
-    for (int at = 0; at < B_FIELDS; at++)
-        if ((columns[at] = field(batch, in_batch[at])) == NULL)
-            Py_RETURN_FALSE;
-    if (!PyList_CheckExact(columns[B_BODIES]) || PyList_GET_SIZE(columns[B_BODIES]) != 1 ||
-        columns[B_IDS] != Py_None || columns[B_DUE] != Py_None || columns[B_EXPIRES] != Py_None ||
-        (columns[B_OBJECT] != Py_None && columns[B_KEY] != Py_None && field(command, in_publish[P_QUEUE]) == Py_None) ||
-        !PyLong_CheckExact(columns[B_PRIORITY]) || !PyTuple_CheckExact(columns[B_TOPICS]) ||
-        !PyUnicode_CheckExact(columns[B_NAME]))
-        Py_RETURN_FALSE;
-    Py_RETURN_TRUE;
-}
-
 static int is_ordinary(PyObject *name)
 {
     if (!is_ascii(name) || PyUnicode_GET_LENGTH(name) < 1 || PyUnicode_GET_LENGTH(name) > MAX_NAME)
@@ -167,12 +141,11 @@ static PyObject *is_plain_pull(PyObject *module, PyObject *const *args, Py_ssize
 static PyObject *set_messages(PyObject *module, PyObject *args)
 {
     PyObject *message, *batch;
-    Py_ssize_t places[M_FIELDS], fields[B_FIELDS];
+    Py_ssize_t places[M_FIELDS];
     if (!PyArg_ParseTuple(args, "OO", &message, &batch) || places_of(message, MESSAGE, places, M_FIELDS) < 0 ||
-        places_of(batch, BATCH, fields, B_FIELDS) < 0 || places_of(batch, COLUMNS, in_columns, ALL) < 0)
+        places_of(batch, COLUMNS, in_columns, ALL) < 0)
         return NULL;
     memcpy(in_message, places, sizeof places);
-    memcpy(in_batch, fields, sizeof fields);
     Py_XSETREF(message_type, (PyTypeObject *)Py_NewRef(message));
     Py_XSETREF(batch_type, (PyTypeObject *)Py_NewRef(batch));
     Py_RETURN_NONE;
@@ -180,7 +153,8 @@ static PyObject *set_messages(PyObject *module, PyObject *args)
 
 static PyObject *set_publish(PyObject *module, PyObject *publish)
 {
-    if (places_of(publish, PUBLISH, in_publish, P_FIELDS) < 0)
+    Py_ssize_t places[2];
+    if (places_of(publish, PUBLISH, places, 2) < 0)
         return NULL;
     Py_XSETREF(publish_type, (PyTypeObject *)Py_NewRef(publish));
     Py_RETURN_NONE;
@@ -190,7 +164,6 @@ static PyMethodDef methods[] = {
     {"of_plain", of_plain, METH_O, "The columns of one message of which nothing needs to be checked; None for others."},
     {"with_id", (PyCFunction)(void (*)(void))with_id, METH_FASTCALL,
      "The same message with an id, from a first one on, and the time it came in."},
-    {"is_plain", is_plain, METH_O, "Whether a command publishes one message, of which nothing special is asked."},
     {"is_name", is_name, METH_O, "Whether a name is of ordinary letters, as most are."},
     {"plain_publish", (PyCFunction)(void (*)(void))plain_publish, METH_FASTCALL,
      "The command that publishes one message of which nothing needs to be checked; None for others."},

@@ -2,7 +2,7 @@
 
    One call encodes a record, frames it and writes it, as `Log.append_now` does in Python. Whatever is out of the
    ordinary, an error of the disk included, is left to Python: then nothing was done, and 0 is the answer.
-   The layout of a frame is told in `remuda/log/frames.py`. */
+   The layout of a frame is told in `remuda/log/tail/frames.py`. */
 
 #include "packing.h"
 
@@ -57,7 +57,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_by_processor(uint32_t crc,
 
 static uint32_t (*crc_of)(uint32_t, const unsigned char *, size_t) = crc_by_table;
 
-static PyObject *name_written, *name_position, *name_note, *name_high, *name_low, *name_nearby, *name_sync;
+static PyObject *name_written, *name_position, *name_note, *name_high, *name_low, *name_nearby;
 
 static double now(void)
 {
@@ -373,21 +373,6 @@ end:
     return size;
 }
 
-static PyObject *tail_sync_single(Tail *self, PyObject *unused)
-{
-    long long written;
-    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->direct_until || self->held || !self->in_order)
-        Py_RETURN_FALSE;
-    PyObject *segment = Py_NewRef(self->segment), *done = NULL;
-    if (get_number(segment, name_written, &written) == 0)
-        done = written == self->byte ? PyObject_CallMethodNoArgs((PyObject *)self, name_sync) : Py_NewRef(Py_False);
-    Py_DECREF(segment);
-    if (done == NULL || done == Py_False)
-        return done;
-    Py_DECREF(done);
-    Py_RETURN_TRUE;
-}
-
 static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t count)
 {
     Step step;
@@ -434,25 +419,7 @@ static PyObject *tail_let_go(Tail *self, PyObject *unused)
     return frames;
 }
 
-static PyObject *tail_fits(Tail *self, PyObject *const *args, Py_ssize_t count)
-{
-    long long size;
-    if (count != 2 || !is_number(args[1], &size)) {
-        PyErr_SetString(PyExc_TypeError, "fits takes messages, and how much more than the body they take");
-        return NULL;
-    }
-    PyObject *bodies =
-        known.messages == NULL || Py_TYPE(args[0]) != known.messages ? NULL : field(args[0], known.in_messages[BODIES]);
-    if (bodies == NULL || !PyList_CheckExact(bodies) || PyList_GET_SIZE(bodies) != 1 ||
-        !PyBytes_CheckExact(PyList_GET_ITEM(bodies, 0)) || PyBytes_GET_SIZE(PyList_GET_ITEM(bodies, 0)) > SMALL)
-        return PyLong_FromLong(0);
-    size += PyBytes_GET_SIZE(PyList_GET_ITEM(bodies, 0));
-    return PyLong_FromLongLong(size > self->room ? 0 : size);
-}
-
 static PyMethodDef tail_methods[] = {
-    {"fits", (PyCFunction)(void (*)(void))tail_fits, METH_FASTCALL,
-     "About how much a single small message takes; 0 for others, and where there is no room for it yet."},
     {"go_to", (PyCFunction)tail_go_to, METH_VARARGS, "Records go to this segment from now on."},
     {"arm", (PyCFunction)tail_arm, METH_VARARGS, "The file of a segment is open, and single records may be written to it."},
     {"disarm", (PyCFunction)tail_disarm, METH_NOARGS, "Single records are not written by the short way from now on."},
@@ -464,8 +431,6 @@ static PyMethodDef tail_methods[] = {
     {"let_go", (PyCFunction)tail_let_go, METH_NOARGS, "The frames that were held."},
     {"write_single", (PyCFunction)tail_write_single, METH_O,
      "Write a small record, when nothing is pending; gives its size. 0, and nothing is done, where that does not hold."},
-    {"sync_single", (PyCFunction)tail_sync_single, METH_NOARGS,
-     "Sync the segment when everything is written; False, and nothing is done, where that does not hold."},
     {NULL},
 };
 
@@ -515,8 +480,7 @@ static PyMethodDef methods[] = {
 static int fill(PyObject *made)
 {
     const Name names[] = {{&name_written, "written"}, {&name_position, "_position"}, {&name_note, "note"},
-                          {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"},
-                          {&name_sync, "sync"}};
+                          {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"}};
     make_crc_table();
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2"))

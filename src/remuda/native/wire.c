@@ -1,4 +1,4 @@
-/* One message on the wire, and its receipt: as `remuda/broker/shared/frames.py`, which says what everything means, and
+/* One message on the wire, and its receipt: as `remuda/broker/shared/wire/frames.py`, which says what everything means, and
    sent and received without letting go of the interpreter.
 
    What is out of the ordinary is left to Python: then nothing was sent, or what came is given as it is. */
@@ -19,9 +19,11 @@ enum { AT_ONCE = MSG_DONTWAIT | MSG_NOSIGNAL };
 enum { P_MESSAGES, P_QUEUE, P_UNBOUND, P_EXCHANGE, P_OPTIONS, P_SPOOLED, P_PRODUCER, P_SEQUENCE, P_FIELDS };
 static const char *const PUBLISH[P_FIELDS] = {"messages", "queue", "unbound", "exchange", "options", "spooled",
                                               "producer", "sequence"};
-enum { R_FIRST, R_GIVEN, R_REFUSALS, R_UNCHANGED, R_WATCH, R_DIFFERS, R_UNROUTABLE, R_PARTLY, R_REPEATED, R_FIELDS };
+enum {
+    R_FIRST, R_GIVEN, R_REFUSALS, R_UNCHANGED, R_WATCH, R_DIFFERS, R_UNROUTABLE, R_PARTLY, R_REPEATED, R_BY_KEY, R_FIELDS
+};
 static const char *const GIVEN[R_FIELDS] = {"first", "given", "refusals", "unchanged", "watch", "differs", "unroutable",
-                                            "partly_refused", "repeated"};
+                                            "partly_refused", "repeated", "by_key"};
 
 static PyTypeObject *publish_type, *receipt_type, *pending_type;
 static Py_ssize_t in_publish[P_FIELDS], in_receipt[R_FIELDS];
@@ -91,7 +93,7 @@ static PyObject *receipt_frame(PyObject *module, PyObject *const *args, Py_ssize
 #define OF(name) field(args[1], in_receipt[name])
     int plain = OF(R_WATCH) == Py_None && OF(R_REPEATED) == Py_None && is_empty(OF(R_REFUSALS)) &&
                 is_empty(OF(R_UNCHANGED)) && is_empty(OF(R_DIFFERS)) && is_empty(OF(R_UNROUTABLE)) &&
-                is_empty(OF(R_PARTLY));
+                is_empty(OF(R_PARTLY)) && is_empty(OF(R_BY_KEY));
     if (!plain || !put_length(&out, 3, 0x90, 0xdc) || !put_value(&out, args[0], 1) ||
         !put_value(&out, OF(R_FIRST), 1) || !put_ids(&out, OF(R_GIVEN)))
         Py_RETURN_NONE;

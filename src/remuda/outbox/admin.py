@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from remuda.model.errors import InvalidOption
-from remuda.outbox.names import Names
+from remuda.outbox.database.connections import PostgresSession, SqliteSession, connect, dialect_of
+from remuda.outbox.database.statements import LATEST, migration, restored
+from remuda.outbox.database.table_names import Names
 from remuda.outbox.records import Collected, OutboxError, SchemaMissing, Status, Stored
-from remuda.outbox.sessions import PostgresSession, SqliteSession, connect, dialect_of
-from remuda.outbox.statements import LATEST, migration, restored
 
 _log = logging.getLogger("remuda.outbox")
 _CHUNK: Final = 1000
@@ -102,7 +102,7 @@ class Administration:
         return counts
 
     def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Give failed messages a fresh count of attempts; all of them, or these."""
+        """Give failed and delayed messages a fresh count of attempts; all of them, or these."""
         if ids is not None and not (
             isinstance(ids, Iterable) and not isinstance(ids, str) and all(isinstance(one, str) for one in ids)
         ):

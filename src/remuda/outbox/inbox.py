@@ -1,7 +1,8 @@
 """The inbox (O3): a message id is handled once per group, however often it is delivered.
 
 A handler that asks for a connection or session by type gets one whose transaction also records that the message was
-handled: both commit, or neither does. For other handlers the record is written right after they end.
+handled: both commit, or neither does. For other handlers the record is written right after they end. What the handler
+answered is part of the record, and is answered again to whoever asks again.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import NotNow
-from remuda.model.durations import Duration
 from remuda.model.errors import InvalidOption
-from remuda.outbox import crashing, drivers, transaction
+from remuda.model.values.durations import Duration
+from remuda.outbox import crash_points, transaction
 from remuda.outbox.admin import Administration
-from remuda.outbox.names import Names
+from remuda.outbox.answers import Answer
+from remuda.outbox.database import drivers
+from remuda.outbox.database.connections import PostgresSession, SqliteSession, connect, dialect_of
+from remuda.outbox.database.statements import Statement, Statements
+from remuda.outbox.database.table_names import Names
 from remuda.outbox.outbox import read_seconds
-from remuda.outbox.sessions import PostgresSession, SqliteSession, connect, dialect_of
-from remuda.outbox.statements import Statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CLAIM: Final = 60.0
@@ -80,6 +83,7 @@ class Inbox:
                 f"{function.__qualname__} asks for {', '.join(asked)}; a transaction needs exactly one connection"
             )
         wrapper = self._wrapped(function, *next(iter(asked.items()), (None, None)))
+        wrapper.takes_no_list = "its inbox knows one message at a time"  # type: ignore[attr-defined]
         kept = [one for name, one in signature.parameters.items() if name not in asked]
         kept = [one for one in kept if one.kind is not one.VAR_KEYWORD]
         context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context)
@@ -107,25 +111,27 @@ class Inbox:
 
             @functools.wraps(function)
             async def handle_async(*, remuda_context: Context, **given: Any) -> Any:
-                if make is None or name is None:
-                    import asyncio
+                import asyncio
 
+                if make is None or name is None:
                     own = await asyncio.to_thread(self._begin, remuda_context)
                     if own is None:
-                        return None
+                        return await asyncio.to_thread(self._answered, remuda_context)
                     try:
                         result = await function(**given)
+                        answer = Answer.of(result, remuda_context)
                     except BaseException:
                         await asyncio.to_thread(self._end, own, remuda_context, False)
                         raise
-                    await asyncio.to_thread(self._end, own, remuda_context, True)
+                    await asyncio.to_thread(self._end, own, remuda_context, True, answer)
                     return result
                 async with _opened_async(make) as connection, transaction.Transaction(connection, _nothing):
-                    if not await self._record_async(connection, remuda_context):
-                        return None
-                    result = await function(**given, **{name: connection})
-                    crashing.point("handled")
-                return result
+                    first = await self._record_async(connection, remuda_context)
+                    if first:
+                        result = await function(**given, **{name: connection})
+                        await self._note_answer_async(connection, remuda_context, Answer.of(result, remuda_context))
+                        crash_points.point("handled")
+                return result if first else await asyncio.to_thread(self._answered, remuda_context)
 
             return handle_async
 
@@ -134,22 +140,24 @@ class Inbox:
             if make is None or name is None:
                 own = self._begin(remuda_context)
                 if own is None:
-                    return None
+                    return self._answered(remuda_context)
                 try:
                     result = function(**given)
+                    answer = Answer.of(result, remuda_context)
                 except BaseException:
                     self._end(own, remuda_context, False)
                     raise
-                crashing.point("handled")
-                self._end(own, remuda_context, True)
+                crash_points.point("handled")
+                self._end(own, remuda_context, True, answer)
                 return result
             with _opened(make) as connection, transaction.Transaction(connection, _nothing):
-                if not self._record(connection, remuda_context):
-                    return None
-                result = function(**given, **{name: connection})
-                crashing.point("handled")
-            crashing.point("handled and committed")
-            return result
+                first = self._record(connection, remuda_context)
+                if first:
+                    result = function(**given, **{name: connection})
+                    self._note_answer(connection, remuda_context, Answer.of(result, remuda_context))
+                    crash_points.point("handled")
+            crash_points.point("handled and committed")
+            return result if first else self._answered(remuda_context)
 
         return handle
 
@@ -158,16 +166,45 @@ class Inbox:
 
         If another transaction is handling it at the same time, the database makes this one wait for its end.
         """
-        target = drivers.driver(connection)
-        statement = Statements(target.dialect, self.names, target.style)("inbox")
+        target, statement = self._statement(connection, "inbox")
         with drivers.explain_errors(self.names, target.dialect):
             return bool(target.insert(statement.sql, statement.values(_row(context))))
 
     async def _record_async(self, connection: Any, context: Context) -> bool:
-        target = drivers.driver(connection)
-        statement = Statements(target.dialect, self.names, target.style)("inbox")
+        target, statement = self._statement(connection, "inbox")
         with drivers.explain_errors(self.names, target.dialect):
             return bool(await target.insert(statement.sql, statement.values(_row(context))))
+
+    def _note_answer(self, connection: Any, context: Context, answer: bytes | None) -> None:
+        """Add the answer to the record, in the handler's transaction."""
+        if answer is not None:
+            target, statement = self._statement(connection, "inbox_answer")
+            with drivers.explain_errors(self.names, target.dialect):
+                target.execute(statement.sql, statement.values(_row(context) | {"answer": answer}))
+
+    async def _note_answer_async(self, connection: Any, context: Context, answer: bytes | None) -> None:
+        if answer is not None:
+            target, statement = self._statement(connection, "inbox_answer")
+            with drivers.explain_errors(self.names, target.dialect):
+                await target.execute(statement.sql, statement.values(_row(context) | {"answer": answer}))
+
+    def _statement(self, connection: Any, name: str) -> tuple[drivers.Driver, Statement]:
+        target = drivers.driver(connection)
+        return target, Statements(target.dialect, self.names, target.style)(name)
+
+    def _answered(self, context: Context) -> Any:
+        """What the handler answered when it handled this message."""
+        with self._guard:
+            idle = self._idle.pop() if self._idle else None
+        session = idle or connect(self.url, self.names)
+        try:
+            found = session.run("inbox_answered", **_row(context))
+        except BaseException:
+            session.close()
+            raise
+        # Handlers with connections of their own leave none of the inbox's open.
+        session.close() if idle is None else self._give_back(session)
+        return Answer.again(found[0][0] if found else None, context)
 
     def _begin(self, context: Context) -> PostgresSession | SqliteSession | None:
         """Claim a message for a handler that asks for no connection. None if it was handled before."""
@@ -188,14 +225,19 @@ class Inbox:
         self._give_back(session)
         return None
 
-    def _end(self, session: PostgresSession | SqliteSession, context: Context, success: bool) -> None:
-        row = _row(context)
+    def _end(
+        self, session: PostgresSession | SqliteSession, context: Context, success: bool, answer: bytes | None = None
+    ) -> None:
+        row: dict[str, Any] = _row(context)
         try:
             if isinstance(session, SqliteSession):
-                session.run("inbox_done" if success else "inbox_undo", **row)
+                session.run("inbox_done" if success else "inbox_undo", **row, answer=answer)
             else:
                 if success:
-                    session.run("inbox", **row)
+                    with session.transaction():
+                        session.run("inbox", **row)
+                        if answer is not None:
+                            session.run("inbox_answer", **row, answer=answer)
                 session.run("inbox_unlock", name=f"{row['consumer']}\n{row['id']}")
         except BaseException:
             session.close()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from remuda.model.errors import InvalidMessage, InvalidOption, Refused
-from remuda.model.extras import MissingExtra
+from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.outbox import crashing, rows
+from remuda.model.values.extras import MissingExtra
 from remuda.outbox.records import OutboxError
 
-_log = logging.getLogger("remuda.outbox")
 _CHUNK: Final = 1000
 _write = msgspec.msgpack.Encoder().encode
 _read = msgspec.msgpack.Decoder(Message).decode
@@ -51,12 +48,13 @@ class Journal:
             for number in numbers:
                 batch.delete(_key(number))
 
-    def left(self, limit: int = _CHUNK) -> list[tuple[int, Message]]:
+    def left(self, limit: int = _CHUNK, without: Container[int] = ()) -> list[tuple[int, Message]]:
         """The oldest messages in the journal."""
         with self._guard:
             found = []
             for key, value in self._opened().iterator():
-                found.append((int.from_bytes(key), _read(value)))
+                if (number := int.from_bytes(key)) not in without:
+                    found.append((number, _read(value)))
                 if len(found) == limit:
                     break
         return found
@@ -86,103 +84,6 @@ class Journal:
                 self._next = int.from_bytes(key) + 1
                 break
         return self._store
-
-
-class SafetyNet:
-    """Keeps messages in the outbox's table if the broker cannot be reached.
-
-    With a journal, they are on this machine's disk before anything else. Without one, they are lost if the database
-    fails too; `lost` counts them.
-    """
-
-    def __init__(self, persist: Callable[[Messages], None], journal: Journal | None) -> None:
-        self._persist = persist
-        self._journal = journal
-        self._drained = journal is None
-        self._guard = threading.RLock()
-        self.lost = 0
-
-    def deliver(self, messages: Messages, send: Callable[[Messages], list[str]]) -> list[str]:
-        if self._journal is None:
-            return self._deliver(messages, send)
-        messages = rows.with_ids(messages).checked()
-        self.drain(send)
-        numbers = self._journal.append(messages)
-        crashing.point("journaled")
-        ids = [messages.id(row) for row in range(len(messages))]
-        try:
-            ids = self._deliver(messages, send)
-        except (Refused, InvalidMessage):
-            self._journal.forget(numbers)
-            raise
-        except Exception as error:
-            # In the journal it is safe, so it counts as published. It is sent before the next message is.
-            self._drained = False
-            _log.warning(
-                "%d messages stay in the journal %s until the broker or the database works again: %s",
-                len(messages), self._journal.path, error,
-            )  # fmt: skip
-            return ids
-        crashing.point("delivered")
-        self._journal.forget(numbers)
-        return ids
-
-    def drain(self, send: Callable[[Messages], list[str]]) -> int:
-        """Deliver what an earlier run or failure left in the journal, before anything new."""
-        if self._drained or self._journal is None:
-            return 0
-        with self._guard:
-            total = 0
-            while left := self._journal.left():
-                numbers = [number for number, _ in left]
-                try:
-                    self._keep(Messages.of(message for _, message in left), send)
-                except Exception as error:
-                    _log.warning("the journal cannot be drained yet: %s", error)
-                    return total
-                self._journal.forget(numbers)
-                total += len(numbers)
-            self._drained = True
-            if total:
-                _log.info("%d messages of the journal were delivered", total)
-            return total
-
-    def close(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
-            self._drained = False
-
-    def _deliver(self, messages: Messages, send: Callable[[Messages], list[str]]) -> list[str]:
-        try:
-            return send(messages)
-        except (Refused, InvalidMessage):
-            raise
-        except Exception as error:
-            messages = rows.with_ids(messages)
-            try:
-                self._persist(messages)
-            except Exception as second:
-                if self._journal is None:
-                    self.lost += len(messages)
-                    _log.error(
-                        "%d messages are lost: the broker failed (%s) and so did the database (%s); a journal would "
-                        "have kept them", len(messages), error, second,
-                    )  # fmt: skip
-                error.add_note(f"the outbox's database failed too: {second}")
-                raise error from second
-            _log.warning("the broker failed, so %d messages are kept in the outbox: %s", len(messages), error)
-            return [messages.id(row) for row in range(len(messages))]
-
-    def _keep(self, messages: Messages, send: Callable[[Messages], list[str]]) -> None:
-        """Store left-over messages in the outbox's table; if the database fails, send them to the broker."""
-        try:
-            self._persist(messages)
-        except Exception as error:
-            try:
-                send(messages)
-            except Exception as second:
-                second.add_note(f"the outbox's database failed too: {error}")
-                raise
 
 
 def _key(number: int) -> bytes:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from remuda.bus.health import bus_health
 from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
-from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import InvalidOption, RemudaError, StorageError
 from remuda.model.messages import Messages
-from remuda.model.texts import read_flag
-from remuda.outbox import rows, transaction
+from remuda.model.queues.system_queues import UNROUTED
+from remuda.model.values.durations import SECOND, Duration, micros
+from remuda.model.values.texts import read_flag
+from remuda.outbox import transaction
 from remuda.outbox.admin import Administration
-from remuda.outbox.drivers import Writer
-from remuda.outbox.journal import Journal, SafetyNet
-from remuda.outbox.names import Names
+from remuda.outbox.database import rows
+from remuda.outbox.database.connections import connect, dialect_of
+from remuda.outbox.database.drivers import Writer
+from remuda.outbox.database.table_names import Names
+from remuda.outbox.fallback import SafetyNet, Way
+from remuda.outbox.journal import Journal
 from remuda.outbox.records import Collected, Status, Stored
 from remuda.outbox.relay import Relay, RelayOptions, Threshold
-from remuda.outbox.sessions import connect, dialect_of
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -73,8 +77,13 @@ class Outbox:
         self._bus = bus
         self._writer = Writer(self.names)
         self.relay = Relay(bus, url, self.names, options)
-        self._net = SafetyNet(self._persist, Journal(journal) if journal is not None else None)
+        self._net = SafetyNet(
+            self._persist, self._send, Way("broker", self._ask_broker), Way("database", self._ask_database),
+            Journal(journal) if journal is not None else None,
+        )  # fmt: skip
         bus.outbox = self
+        if journal is not None:
+            bus.companions.append(self._net)
         if relay:
             bus.companions.append(self.relay)
 
@@ -136,7 +145,7 @@ class Outbox:
             return administration.counts()
 
     def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Send failed messages again, all or these, with a fresh count of attempts."""
+        """Send failed and delayed messages now, all or these, with a fresh count of attempts."""
         with Administration.open(self.url, self.names) as administration:
             number = administration.retry(ids)
         self.relay.retry_soon()
@@ -150,6 +159,17 @@ class Outbox:
     def lost(self) -> int:
         """Messages that neither the broker nor the database accepted, without a journal."""
         return self._net.lost
+
+    def _send(self, messages: Messages) -> list[str]:
+        return self._bus.broker.publish(messages, unbound=UNROUTED).ids
+
+    def _ask_broker(self) -> None:
+        health = bus_health(self._bus.broker, True, None)
+        if not health["ready"]:
+            raise StorageError("; ".join(health.get("problems", {}).values()) or "it is not ready")
+
+    def _ask_database(self) -> None:
+        connect(self.url, self.names).close()
 
     def _persist(self, messages: Messages) -> None:
         session = connect(self.url, self.names)

@@ -90,7 +90,7 @@ class Collected(msgspec.Struct, frozen=True):
     inbox: int = 0
 
 
-class Batch(msgspec.Struct, frozen=True):
+class OutboxBatch(msgspec.Struct, frozen=True):
     """Rows in the order to send them, and the progress of their lanes once they are sent."""
 
     lanes: tuple[int, ...]

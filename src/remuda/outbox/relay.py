@@ -15,13 +15,13 @@ import msgspec
 
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.jitter import CHANCE
-from remuda.model.durations import SECOND
-from remuda.outbox import crashing
+from remuda.model.values.durations import SECOND
+from remuda.outbox import crash_points
 from remuda.outbox.admin import Administration
-from remuda.outbox.feeds import Feed, LeaseLost, open_feed
-from remuda.outbox.names import Names
+from remuda.outbox.database.feeds import Feed, LeaseLost, open_feed
+from remuda.outbox.database.rows import messages_of
+from remuda.outbox.database.table_names import Names
 from remuda.outbox.records import Collected, Row, SchemaMissing, Settled, Status
-from remuda.outbox.rows import messages_of
 from remuda.outbox.sending import send
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class RelayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Relay:
     """One of any number of relays. Runs in a thread of its own between `start` and `stop`."""
+
+    role = "relay"
 
     def __init__(self, bus: Bus, url: str, names: Names, options: RelayOptions) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
@@ -228,29 +230,30 @@ class Relay:
         if batch is None:
             return 0
         self._keep_lease(feed)
-        rows = [row for row in batch.rows if row.key is None or row.key not in self._blocked]
-        crashing.point("read")
+        free = [at for at, row in enumerate(batch.rows) if row.key is None or row.key not in self._blocked]
+        rows = [batch.rows[at] for at in free]
+        crash_points.point("read")
         refused = send(self._bus, messages_of(rows)) if rows else {}
-        crashing.point("sent")
+        crash_points.point("sent")
         held = (
-            self._held(batch.rows, {rows[number].id: reason for number, reason in refused.items()})
+            self._held(batch.rows, {free[number]: reason for number, reason in refused.items()})
             if (refused or len(rows) < len(batch.rows))
             else []
         )
         feed.advance(batch, held)
-        crashing.point("noted")
+        crash_points.point("noted")
         if held:
             self._held_at = 0.0
         self.sent += len(batch.rows) - len(held)
         self._report_failed(held)
         return len(batch.rows)
 
-    def _held(self, rows: Sequence[Row], refused: dict[str, str]) -> list[Settled]:
-        """The messages that were refused, and those that must wait because of the same key."""
+    def _held(self, rows: Sequence[Row], refused: dict[int, str]) -> list[Settled]:
+        """The messages that were refused, by their place, and those that must wait because of the same key."""
         held = []
-        for row in rows:
-            if row.id in refused:
-                held.append(self._after_refusal(row, 1, refused[row.id]))
+        for at, row in enumerate(rows):
+            if at in refused:
+                held.append(self._after_refusal(row, 1, refused[at]))
                 if row.key is not None and held[-1].status is Status.DELAYED:
                     self._blocked.add(row.key)
             elif row.key is not None and row.key in self._blocked:
@@ -279,7 +282,7 @@ class Relay:
             return 0
         self._keep_lease(feed)
         refused = send(self._bus, messages_of(rows))
-        crashing.point("held sent")
+        crash_points.point("held sent")
         settled = [
             self._after_refusal(row, row.mark + 1, refused[number])
             if number in refused
@@ -287,7 +290,7 @@ class Relay:
             for number, row in enumerate(rows)
         ]
         feed.settle(settled)
-        crashing.point("held noted")
+        crash_points.point("held noted")
         self.sent += len(rows) - len(refused)
         self._report_failed(settled)
         return len(rows)

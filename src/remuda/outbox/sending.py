@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remuda.bus.publishing.system_queues import UNROUTED
 from remuda.model.errors import InvalidMessage, PartlyRefused, Refused
 from remuda.model.messages import Messages
+from remuda.model.queues.system_queues import UNROUTED
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from remuda.model.errors import RemudaError
-from remuda.outbox import drivers
+from remuda.outbox.database import drivers
 
 current: contextvars.ContextVar[Any] = contextvars.ContextVar("remuda_transaction", default=None)
 """The connection whose transaction block this code runs in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from remuda.model.errors import InvalidOption
 
@@ -27,6 +27,14 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def shown_address(peer: Any) -> str:
+    """A socket's address as a log shows it."""
+    if not isinstance(peer, tuple) or len(peer) < 2:
+        return str(peer or "nowhere")
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read_address(text: str, default_port: int | None = None, *, option: str = "--listen", usual: int = 0) -> Listen:

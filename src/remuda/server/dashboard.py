@@ -8,8 +8,8 @@ from remuda.broker.port import Broker
 from remuda.bus.bus import Bus
 from remuda.model.errors import RemudaError
 from remuda.server.http.mounting import dashboard
+from remuda.server.http.security.users import Users
 from remuda.server.http.serving import DEFAULT, Server, check_safe, names_of, read_listen
-from remuda.server.http.users import Users
 
 
 class DashboardListener:
@@ -28,6 +28,9 @@ class DashboardListener:
     async def open(self, broker: Broker) -> str:
         self._server = await asyncio.to_thread(self._start)
         return self._server.address
+
+    async def reload(self) -> None:
+        """Its users are read again when their file changes."""
 
     async def close(self) -> None:
         if self._server is not None:

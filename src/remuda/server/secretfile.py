@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from remuda.model.errors import InvalidOption
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes from changing the file until the change is made."""
+    try:
+        folder = os.open(Path(path).resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise InvalidOption(f"{os.fspath(path)!r} cannot be written: {error.strerror}; nothing was changed") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def write_secret_file(path: str | os.PathLike[str], text: str) -> None:

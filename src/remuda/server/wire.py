@@ -12,21 +12,22 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from remuda.broker.embedded.runtime import Runtime
-from remuda.broker.shared import frames, sockets
-from remuda.broker.shared.directory import SharedDirectory
-from remuda.broker.shared.frames import Hello
-from remuda.broker.shared.host import Host
-from remuda.broker.shared.permissions import Grants
-from remuda.broker.shared.remote import PORT
+from remuda.broker.shared.directory.shared_directory import SharedDirectory
+from remuda.broker.shared.guest.remote import PORT
+from remuda.broker.shared.host.host import Host
+from remuda.broker.shared.wire import frames, sockets
+from remuda.broker.shared.wire.frames import Hello
+from remuda.broker.shared.wire.permissions import Grants
 from remuda.model.errors import BrokerClosed, InvalidOption, NotAllowed, RemudaError, StorageError
 from remuda.server.addresses import is_loopback
 from remuda.server.users import User, Users
+from remuda.server.watching import INTERVAL
 
 _log = logging.getLogger("remuda.wire")
 _CHUNK: Final = 1 << 16
@@ -56,6 +57,8 @@ class WireServer:
         self._limit = limit
         self._close = close
         self._clients: set[asyncio.Task[None]] = set()
+        self._names: dict[asyncio.Task[Any] | None, User] = {}
+        """Whom each client has logged in as."""
         self._logins = asyncio.Semaphore(2)
         host, port = listening.getsockname()[:2]
         self.address: tuple[str, int] = (host, port)
@@ -101,12 +104,28 @@ class WireServer:
             ssl_handshake_timeout=None if self._tls is None else _UNKNOWN_SECONDS,
         )  # fmt: skip
         self._ready.set()
+        following = None if self._users is None else asyncio.create_task(self._follow(self._users))
         await self._stop.wait()
+        if following is not None:
+            following.cancel()
         server.close()
         clients = list(self._clients)
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _follow(self, users: Users) -> None:
+        """Disconnect clients whose user was changed or removed: the host knows their grants from their login."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            try:
+                await asyncio.to_thread(users.refresh)
+                for task, user in list(self._names.items()):
+                    if task is not None and users.find(user.name) is not user:
+                        _log.info("a client was disconnected, since user %r was changed or removed", user.name)
+                        task.cancel()
+            except Exception:
+                _log.exception("the users could not be followed; it is tried again")
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -122,6 +141,7 @@ class WireServer:
             _log.exception("a client was disconnected because of an error in this process")
         finally:
             self._clients.discard(task)
+            self._names.pop(task, None)
             writer.close()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 await asyncio.wait_for(writer.wait_closed(), 1)
@@ -178,18 +198,19 @@ class WireServer:
                     known = await asyncio.to_thread(self._users.check, hello.user, hello.password)
             if known is None:
                 raise NotAllowed("the user or the password is wrong; write remuda://user:password@host:port")
-            grants = _grants(known, self._users.vhosts)
+            grants = _grants(known)
+            self._names[asyncio.current_task()] = known
         return msgspec.structs.replace(hello, user=None, password=None, far=True, grants=grants)
 
 
-def _grants(user: User, vhosts: Sequence[str]) -> Grants | None:
+def _grants(user: User) -> Grants | None:
     """What the host lets a user do; None for everything. The broker's own names are those of the vhost `/`."""
     if not user.enters("/"):
         raise NotAllowed(f"user {user.name!r} may not enter the vhost '/', where a bus works; have it granted")
     if user.may_everything:
         return None
     granted = {access: one.pattern for access, one in user.vhosts["/"].items()}
-    return Grants(user.name, **granted, others=tuple(vhost for vhost in vhosts if vhost != "/"))
+    return Grants(user.name, **granted)
 
 
 def _read_in_chunks(transport: asyncio.BaseTransport) -> None:

@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from remuda.spark.extra import need_pyspark
+from remuda.model.errors import InvalidOption
+from remuda.spark.session.missing_pyspark import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,30 +29,39 @@ def session(
     `quick` starts in half the time and runs long work at half the speed: for tests and short commands.
     """
     need_pyspark()
-    from remuda.spark.starting import check_arguments, start
+    from remuda.spark.session.starting import check_arguments, start
 
     check_arguments(name, master, remote, quick, config)
     return start(name, master=master, remote=remote, quick=quick, config=config or {})
 
 
 def read(spark: SparkSession, url: str | os.PathLike[str], table: str = "messages", **options: Any) -> DataFrame:
-    """A table of the log at native speed: sealed segments by Spark's own Parquet reader, the tail by the source."""
+    """A table of the log at native speed: sealed segments by Spark's own Parquet reader, the tail by the source.
+
+    With a `schema`, such as `"id bigint, total double"`, JSON bodies of messages are structs of these fields; those
+    that do not fit are null, and the column `fault` says why.
+    """
     need_pyspark()
-    from remuda.spark.port import anchored, place_text
-    from remuda.spark.reading import read_table
-    from remuda.spark.starting import check_session, ensure_registered
+    from remuda.spark.pipelines.typed import shape_of, with_body
+    from remuda.spark.session.starting import check_session, ensure_registered
+    from remuda.spark.source.reading import read_table
+    from remuda.spark.source.spark_log import anchored, place_text
 
     place = anchored(place_text(url))
     check_session(spark)
     ensure_registered(spark)
-    return read_table(spark, place, table, options)
+    schema = options.pop("schema", None)
+    if schema is not None and table != "messages":
+        raise InvalidOption(f"schema is for the bodies of messages; the table {table!r} has none")
+    rows = read_table(spark, place, table, options)
+    return rows if schema is None else with_body(rows, shape_of(spark, schema))
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("remuda")` known to a session that you started yourself, whichever Python is on the path."""
     need_pyspark()
-    from remuda.spark.starting import check_session
-    from remuda.spark.starting import register as register_source
+    from remuda.spark.session.starting import check_session
+    from remuda.spark.session.starting import register as register_source
 
     check_session(spark)
     register_source(spark)

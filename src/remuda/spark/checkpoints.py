@@ -14,6 +14,10 @@ from typing import Any, Final
 
 from remuda.model.errors import Conflict, StorageError
 
+BEGAN: Final = "began"
+"""Where the first batch of a query began, in the offsets that it ends at."""
+MISSING: Final = "missing"
+"""How many numbers were missing so far that the query should have read, in the same place."""
 _PARTS: Final = frozenset({"metadata", "offsets", "commits", "sources", "state"})
 """What Spark puts into a checkpoint."""
 
@@ -95,6 +99,13 @@ def is_begun(place: Path) -> bool:
 def last_batch(place: Path) -> int | None:
     """The last batch that was done."""
     return max((int(path.name) for path in (place / "commits").glob("*") if path.name.isdigit()), default=None)
+
+
+def span(place: Path, batch: int, name: str) -> range:
+    """The numbers that a batch covers."""
+    end = offsets(place, batch)
+    began = end.get(BEGAN) or (offsets(place, batch - 1) if batch else {})
+    return range(began.get(name, 0), end[name])
 
 
 def offsets(place: Path, batch: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from remuda.model.errors import RemudaError
-from remuda.spark.extra import need_pyspark
+from remuda.spark.session.missing_pyspark import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ T = TypeVar("T")
 app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args_is_help=True)
 
 Url = Annotated[str, typer.Argument(help="The directory of the log, or its amqp:// URL.")]
-Lake = Annotated[str, typer.Option(help="The lake's folder.")]
+Lake = Annotated[str, typer.Option(help="The lake: a folder, or a place in an object store (s3://bucket/lake).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
@@ -66,9 +66,6 @@ def run(
     name: str,
     url: Url,
     lake: Lake = "lake",
-    lake_format: Annotated[
-        str | None, typer.Option(help="Format of a new lake: parquet (the default) or delta.")
-    ] = None,
     master: Annotated[str | None, typer.Option(help="A Spark master; local[*] by default.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
     continuous: Annotated[
@@ -85,15 +82,17 @@ def run(
 ) -> None:
     """Run a pipeline and show its progress."""
     started = time.monotonic()
-    with _in_one_line():
+    with in_one_line():
         need_pyspark()
         from pyspark.sql.utils import is_remote
 
         from remuda.spark import session
-        from remuda.spark.lake import begin_lake
-        from remuda.spark.pipelines.jobs import JOBS, Place
-        from remuda.spark.port import anchored, is_small, place_text
-        from remuda.spark.starting import NO_CALL_SITES
+        from remuda.spark.pipelines.following import Place
+        from remuda.spark.pipelines.jobs import JOBS
+        from remuda.spark.progress import note_of
+        from remuda.spark.restarting import keep_running
+        from remuda.spark.session.starting import NO_CALL_SITES
+        from remuda.spark.source.spark_log import anchored, is_small, place_text
         from remuda.spark.watching import Watch
 
         if name not in JOBS:
@@ -107,8 +106,6 @@ def run(
             options=options,
             tell=lambda deed, counts: _tell_deed(name, deed, counts, as_json),
         )
-        if lake_format is not None:
-            begin_lake(place.lake, lake_format)
         # A cluster is for large work, and what is followed may become large.
         sources = (place.url, place.lake, *options.get("source", "").split(","))
         quick = master is None and not continuous and is_small(*sources)
@@ -119,14 +116,19 @@ def run(
                 lambda: session(f"remuda {name}", master=master, remote=remote, quick=quick, config=config)
             ).result()
             queries: list[StreamingQuery] = []
+
+            def begin() -> concurrent.futures.Future[list[StreamingQuery]]:
+                return _beside(lambda: _run_in(spark, lambda: JOBS[name](spark, place)))
+
             with watch.over(spark):
                 if not interrupted.is_set():
-                    job = _beside(lambda: _run_in(spark, lambda: JOBS[name](spark, place)))
+                    job = begin()
                     while not (job.done() or interrupted.is_set()):
                         concurrent.futures.wait([job], timeout=0.2)
                     queries = job.result() if job.done() else spark.streams.active
-                while continuous and not interrupted.is_set() and all(query.isActive for query in queries):
-                    interrupted.wait(0.5)
+                if continuous and not interrupted.is_set():
+                    note = note_of(place.lake, name)
+                    queries = keep_running(queries, lambda: begin().result(), interrupted, note, _reason)
                 if interrupted.is_set() and not is_remote():
                     spark.sparkContext.setLogLevel("OFF")  # or Spark logs at length the jobs that this ends
                 for query in queries:
@@ -146,19 +148,24 @@ def run(
 @app.command()
 def status(url: Url, lake: Lake = "lake", as_json: AsJson = False) -> None:
     """Show how far each pipeline has come, and how far behind the log it is."""
-    from remuda.spark.port import place_text
     from remuda.spark.progress import progress
+    from remuda.spark.source.spark_log import place_text
 
-    with _in_one_line():
+    with in_one_line():
         rows = progress(place_text(url), place_text(lake))
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    table = Table("pipeline", "batches", "at", "log ends at", "behind")
+    table = Table("pipeline", "batches", "at", "log ends at", "behind", "missing")
     for row in rows:
         numbers = (_numbers(row[name]) for name in ("at", "end"))
-        table.add_row(row["pipeline"], str(row["batches"]), *numbers, f"{row['behind']:,}")
+        table.add_row(row["pipeline"], str(row["batches"]), *numbers, f"{row['behind']:,}", f"{row['missing']:,}")
     Console().print(table)
+    for row in rows:
+        if row["trouble"]:
+            typer.echo(f"{row['pipeline']} {row['trouble']}")
+        for first, last, cause in row["gaps"]:
+            typer.echo(f"{row['pipeline']} went on without {first:,} to {last:,}: {cause}")
 
 
 def _show(one: QueryProgress, as_json: bool) -> None:
@@ -181,7 +188,7 @@ def _numbers(found: dict[str, int]) -> str:
 
 
 @contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
+def in_one_line() -> Iterator[None]:
     """Say what went wrong without a stack, and exit."""
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # or PySpark logs it first
     try:
@@ -230,7 +237,7 @@ def _beside(work: Callable[[], T]) -> concurrent.futures.Future[T]:
 
 
 def _run_in(spark: SparkSession, job: Callable[[], T]) -> T:
-    from remuda.spark.starting import make_active
+    from remuda.spark.session.starting import make_active
 
     make_active(spark)
     return job()

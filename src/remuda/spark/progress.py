@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
-from remuda.model.errors import StorageError
-from remuda.spark.checkpoints import last_batch, offsets
-from remuda.spark.port import SparkLog, directory, open_log
+import msgspec
+
+from remuda.spark.checkpoints import MISSING, last_batch, offsets
+from remuda.spark.lake.coverage import Lack, lacks
+from remuda.spark.lake.store import local_side
+from remuda.spark.source.spark_log import SparkLog, open_log
+
+TROUBLES: Final = "_troubles"
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """What `status` tells of a pipeline that has failed and not stored a batch since."""
+
+    failures: int
+    reason: str
+    time: float
+    ended: bool = False
+    """Whether it is not tried again."""
 
 
 def progress(url: str, lake: str) -> list[dict[str, Any]]:
-    """For each: its batches, the numbers it has read to, where the log ends, and how many numbers lie between."""
+    """For each: its batches, the numbers it has read to, where the log ends, how many numbers lie between, and how many
+    it went on without; of the archive also which."""
     log = open_log(url)
     end = {"offset": log.end("messages"), "position": log.end("events")}
+    known: dict[str, list[Lack]] = {}
+    for lack in lacks(lake, log.identity):
+        known.setdefault(lack.table, []).append(lack)
     rows = []
-    for checkpoint in sorted((Path(directory(lake)) / "_checkpoints").glob("*")):
+    for checkpoint in sorted((local_side(lake) / "_checkpoints").glob("*")):
         done = last_batch(checkpoint)
-        at = {} if done is None else _offsets(checkpoint, done)
+        job, _, table = checkpoint.name.partition("-")
+        lacking = {} if job != "archive" else known
+        noted = {} if done is None else offsets(checkpoint, done)
+        at: dict[str, int] = {name: noted[name] for name in ("offset", "position") if name in noted}
         rows.append(
             {
                 "pipeline": checkpoint.name,
@@ -25,9 +47,31 @@ def progress(url: str, lake: str) -> list[dict[str, Any]]:
                 "at": at,
                 "end": {name: end[name] for name in at} or end,
                 "behind": _behind(log, at, end),
+                "missing": max(noted.get(MISSING, 0), sum(one.stop - one.start for one in lacking.get(table, ()))),
+                "trouble": _told(trouble_of(lake, job)),
+                "gaps": [[one.start, one.stop - 1, one.cause] for one in lacking.get(table, ())],
             }
         )
     return rows
+
+
+def trouble_of(lake: str, job: str) -> Trouble | None:
+    """What keeps a pipeline from going on, as it noted itself."""
+    try:
+        return msgspec.json.decode(note_of(lake, job).read_bytes(), type=Trouble)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def note_of(lake: str, job: str) -> Path:
+    return local_side(lake) / TROUBLES / f"{job}.json"
+
+
+def _told(trouble: Trouble | None) -> str | None:
+    if trouble is None:
+        return None
+    then = "it was given up" if trouble.ended else "it is tried again"
+    return f"failed {trouble.failures} times since its last batch, and {then}: {trouble.reason}"
 
 
 def _behind(log: SparkLog, at: dict[str, int], end: dict[str, int]) -> int:
@@ -36,31 +80,3 @@ def _behind(log: SparkLog, at: dict[str, int], end: dict[str, int]) -> int:
     if not at:
         return max(log.rows(tables[name], 0, number) for name, number in end.items())
     return sum(log.rows(tables[name], number, end[name]) for name, number in at.items())
-
-
-class Archived(NamedTuple):
-    """The offset and the position before which everything is in an archive."""
-
-    offset: int
-    position: int
-
-
-def archived(lake: str) -> Archived:
-    """How far the pipeline `archive` has come in a lake; not at all where it never ran."""
-    place = Path(directory(lake)) / "_checkpoints"
-    try:
-        return Archived(_reached(place / "archive-messages", "offset"), _reached(place / "archive-events", "position"))
-    except (OSError, ValueError, IndexError, KeyError, AttributeError) as error:
-        raise StorageError(
-            f"how far the archive in {lake!r} has come cannot be read ({error}); nothing was collected. Check the "
-            "folder, or open the broker without collect_after_archive"
-        ) from error
-
-
-def _reached(checkpoint: Path, number: str) -> int:
-    done = last_batch(checkpoint)
-    return 0 if done is None else _offsets(checkpoint, done)[number]
-
-
-def _offsets(checkpoint: Path, batch: int) -> dict[str, int]:
-    return {name: number for name, number in offsets(checkpoint, batch).items() if name in ("offset", "position")}

@@ -7,7 +7,6 @@ as one batch, named after the query and the number that Spark gave the batch; th
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import uuid
@@ -36,15 +35,16 @@ from pyspark.sql.types import (
 )
 
 from remuda.log import spool
-from remuda.log.schemas import MESSAGES_SCHEMA, TEXTS
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.sealed.table_schemas import MESSAGES_SCHEMA, TEXTS
 from remuda.log.spool import SPOOL_SCHEMA
-from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
-from remuda.model.texts import read_name
-from remuda.spark.options import NO_PATH, OF_SPARK, check_names, whole_number
-from remuda.spark.port import directory
-from remuda.spark.tables import MESSAGES, check_table
+from remuda.model.errors import Conflict, InvalidMessage, InvalidOption, StorageError
+from remuda.model.values.texts import near, read_name
+from remuda.spark.source.read_options import NO_PATH, OF_SPARK, check_names, choice, whole_number
+from remuda.spark.source.spark_log import directory, elsewhere
+from remuda.spark.source.tables import MESSAGES, check_table
 
-WRITE_OPTIONS: Final = ("path", "table", "appId", "batchId", "queue", "checkpointLocation")
+WRITE_OPTIONS: Final = ("path", "table", "appId", "batchId", "queue", "nullBody", "checkpointLocation")
 _BY_BROKER: Final = ("offset", "created", "queues", "digest", "wire")
 """Columns of the table that no row can bring."""
 _QUERY: Final = "sql.streaming.queryId"
@@ -97,17 +97,22 @@ class _Sink:
         self.batch = whole_number(given, "batchId", most=spool.MOST_NUMBER)
         self.checkpoint = given.get("checkpointLocation")
         self.queue = read_name("queue", given["queue"]) if "queue" in given else None
+        self.empty = choice(given, "nullBody", "refuse", "empty") == "empty"
+        self.log = DirectoryDisk.of_log(self.directory).identity
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         task = TaskContext.get()
-        place = spool.prepare(self.directory)
-        file, rows = spool.stage(place, (to_spool(batch, self.queue) for batch in batches))
+        try:
+            place = self._place()
+        except StorageError as error:
+            raise elsewhere(self.directory, str(error)) from error
+        file, rows = spool.stage(place, (to_spool(batch, self.queue, empty=self.empty) for batch in batches))
         if task is None:
             return Staged(0, file, rows)
         return Staged(task.partitionId(), file, rows, task.getLocalProperty(_QUERY))
 
     def commit(self, messages: list[WriterCommitMessage | None], app: str, batch: int) -> None:
-        place = spool.prepare(self.directory)
+        place = self._place()
         staged = sorted(_staged(messages), key=lambda one: one.partition)
         spool.discard(place, [one.file for one in staged if not one.rows])
         files = [one.file for one in staged if one.rows]
@@ -122,8 +127,11 @@ class _Sink:
             # The query was restarted after this batch had been put into the spool: the broker takes in the first.
             spool.discard(place, files)
 
+    def _place(self) -> Path:
+        return spool.prepare(self.directory, self.log)
+
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        spool.discard(spool.prepare(self.directory), [one.file for one in _staged(messages)])
+        spool.discard(self._place(), [one.file for one in _staged(messages)])
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -229,8 +237,8 @@ def check_columns(schema: StructType) -> None:
             continue
         kinds = _KINDS.get(name)
         if kinds is None:
-            near = difflib.get_close_matches(name, _KINDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"drop it. A message has {', '.join(_KINDS)}"
+            close = near(name, _KINDS)
+            hint = f"did you mean {close!r}?" if close else f"drop it. A message has {', '.join(_KINDS)}"
             raise InvalidOption(f"column {field.name!r} is not part of a message; {hint}")
         if not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
@@ -239,8 +247,9 @@ def check_columns(schema: StructType) -> None:
         raise InvalidOption("a message needs a body and a name or topics; give those columns")
 
 
-def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
-    """Rows of a query in the columns of the spool, all for one queue if it is named; what they lack is null."""
+def to_spool(batch: pa.RecordBatch, queue: str | None = None, *, empty: bool = False) -> pa.RecordBatch:
+    """Rows of a query in the columns of the spool, all for one queue if it is named; what they lack is null. A row
+    without a body is refused, or with `empty` gets an empty one."""
     batch = batch.rename_columns([name.lower() for name in batch.schema.names])
     known = set(batch.schema.names)
     for name in _BY_BROKER:
@@ -249,15 +258,18 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
                 f"the column {name!r} is the broker's to fill; leave it out, as in INSERT INTO log (name, body). "
                 "Nothing was published"
             )
-    if known.issuperset(_BY_BROKER) and batch.column("body").null_count:
-        # INSERT INTO fills the columns that a statement leaves out with nulls.
-        raise InvalidMessage("a row has no body, and a message needs one, if only an empty one; nothing was published")
+    if not empty and batch.column("body").null_count:
+        raise InvalidMessage(
+            f"the body is null in {batch.column('body').null_count:,} of these rows; nothing was published."
+            " Leave these rows out, or publish them with empty bodies: nullBody=empty"
+        )
     columns = {
         field.name: _cast(batch.column(field.name), field)
         if field.name in known
         else pa.nulls(batch.num_rows, field.type)
         for field in SPOOL_SCHEMA
     }
+    columns["body"] = pc.fill_null(columns["body"], b"")
     if queue is not None:
         columns["queue"] = pa.repeat(pa.scalar(queue), batch.num_rows)
     if batch.num_rows and columns["name"].null_count:

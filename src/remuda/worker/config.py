@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -12,9 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.amqp.options import parse_url
-from remuda.model.durations import SECOND, micros
+from remuda.amqp.connection_options import parse_url
+from remuda.broker.toml import read_toml
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import SECOND, micros
+from remuda.model.values.option_reading import unknown, whole
 
 _PREFIX: Final = "REMUDA_WORKER_"
 _FILE: Final = "worker.toml"
@@ -36,6 +36,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_queue: str = ""
     output_queue: str = ""
     rejected_queue: str = ""
+    paused_queue: str = ""
     retry_limit: int = 10
     prefetch_buffer: int = 0
     threads: int = 1
@@ -58,7 +59,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, tuple[Any, str]] = {}
         path = Path(file) if file is not None else Path(_FILE)
         if file is not None or path.exists():
-            found.update({name: (value, str(path)) for name, value in _read(path).items()})
+            tables, where = read_toml(path)
+            found.update({name: (value, where(name)) for name, value in tables.items()})
         found.update({name: (value, "code") for name, value in values.items()})
         for variable, text in (os.environ if environment is None else environment).items():
             if variable.startswith(_PREFIX):
@@ -80,6 +82,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "rejected_queue", f"{self.input_queue}.rejected")
         if self.max_priority and self.queue_type is QueueType.QUORUM:
             raise InvalidOption("max_priority: quorum queues have no priorities; use classic queues or leave it out")
+        if self.paused_queue and self.paused_queue in (self.input_queue, self.retry_queue):
+            raise InvalidOption("paused_queue: tasks of a paused job would come in again; name another queue")
         if self.output_queue and self.output_queue in (self.input_queue, self.retry_queue):
             raise InvalidOption("output_queue: results would come in again as tasks; name another queue")
 
@@ -91,7 +95,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def queues(self) -> tuple[str, ...]:
         """Every queue that the worker declares."""
-        named = (self.input_queue, self.retry_queue, self.output_queue, self.rejected_queue)
+        named = (self.input_queue, self.retry_queue, self.output_queue, self.rejected_queue, self.paused_queue)
         return tuple(dict.fromkeys(name for name in named if name))
 
     @property
@@ -113,9 +117,7 @@ _RANGES: Final = {
 def _checked(name: str, value: Any, source: str) -> Any:
     """The value, converted; raises `InvalidOption` with the source and name of the setting."""
     if name not in WorkerConfig.__struct_fields__:
-        near = difflib.get_close_matches(name, WorkerConfig.__struct_fields__, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(WorkerConfig.__struct_fields__)}"
-        raise InvalidOption(f"{source}: unknown setting {name!r}; {hint}")
+        raise unknown("setting", name, WorkerConfig.__struct_fields__, source)
     try:
         return _read_value(name, value)
     except InvalidOption as error:
@@ -124,7 +126,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 def _read_value(name: str, value: Any) -> Any:
     if name in _RANGES:
-        return None if value is None and name == "health_port" else _whole(value, *_RANGES[name])
+        return None if value is None and name == "health_port" else whole(value, *_RANGES[name])
     if name in ("return_delay", "grace"):
         return micros(value) / SECOND
     if name == "queue_type":
@@ -141,24 +143,3 @@ def _read_value(name: str, value: Any) -> Any:
     if name == "url":
         parse_url(value)
     return value
-
-
-def _whole(value: Any, least: int, most: int) -> int:
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if number is None or isinstance(value, bool) or (isinstance(value, float) and value != number):
-        raise InvalidOption(f"must be a whole number, not {value!r}")
-    if not least <= number <= most:
-        raise InvalidOption(f"must be from {least} to {most}, not {value!r}")
-    return number
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise InvalidOption(f"the settings file {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"the settings file {path} is not valid TOML: {error}") from error

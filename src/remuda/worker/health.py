@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remuda.model.errors import InvalidOption
-from remuda.model.extras import MissingExtra
+from remuda.model.values.extras import MissingExtra
 from remuda.worker.metrics import exposition
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.delivery import Delivery
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Outgoing
+from remuda.amqp.client.delivery import Delivery
 from remuda.worker.tasks import Task
 
 _NUMBERS: Final = itertools.count()
@@ -20,13 +20,20 @@ class Input:
         self.number = next(_NUMBERS)
         self.delivery = delivery
         self.task: Task | None = None
-        self.started = False
+        self._unclaimed = [True]
         self._channel = channel
 
     @property
     def alive(self) -> bool:
         """Whether the delivery can still be acknowledged; otherwise the broker delivers the message again."""
         return self.delivery.epoch == self._channel.epoch and self._channel.ended is None
+
+    def begin(self) -> bool:
+        """Whether the caller is the first to begin it, or to send it back instead."""
+        try:
+            return self._unclaimed.pop()  # atomic
+        except IndexError:
+            return False
 
     def acknowledge(self) -> bool:
         return self._channel.ack([self.delivery]) == 1

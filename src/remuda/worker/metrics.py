@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from remuda.model.extras import MissingExtra
+from remuda.model.values.extras import MissingExtra
 
 if TYPE_CHECKING:
     from remuda.worker.worker import Worker
@@ -34,7 +34,8 @@ class Counts:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """Inputs by outcome: success, failure, exception, invalid, rejected, retried, not-now, returned or aborted."""
+        """Inputs by outcome: success, failure, exception, invalid, rejected, retried, forwarded, paused,
+        inactive, not-now, returned or aborted."""
         with self._lock:
             return dict(self._outcomes)
 
@@ -59,6 +60,7 @@ def exposition(worker: Worker) -> Callable[[], bytes]:
             yield CounterMetricFamily("remuda_worker_started", "Tasks begun", value=counts.started)
             yield CounterMetricFamily("remuda_worker_published", "Messages published", value=counts.published)
             yield CounterMetricFamily("remuda_worker_task_seconds", "Time spent in tasks", value=counts.seconds)
+            yield CounterMetricFamily("remuda_worker_stray_confirms", "Confirms of nothing sent", value=worker.strays)
             yield GaugeMetricFamily("remuda_worker_in_hand", "Inputs not settled yet", value=len(worker.inputs))
             up = GaugeMetricFamily("remuda_worker_up", "Whether a part of the worker is up", labels=["part"])
             for part in worker.health():

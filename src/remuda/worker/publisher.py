@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Receipt
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Receipt
 from remuda.amqp.errors import AmqpError, ChannelClosed
 from remuda.model.errors import InvalidMessage
 from remuda.worker.inputs import Input, Inputs, Shipment
@@ -28,7 +28,7 @@ class SingleShipment(NamedTuple):
     shipment: Shipment
 
 
-class Publisher(threading.Thread):
+class ResultPublisher(threading.Thread):
     """The thread that publishes all results."""
 
     def __init__(self, channel: Channel, inputs: Inputs, counts: Counts, return_delay: float) -> None:

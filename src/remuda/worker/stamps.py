@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.amqp.delivery import Delivery
+from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.codec.frames import FRAME_MAX
+from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties, with_headers, without_property
 from remuda.amqp.errors import ProtocolError
-from remuda.amqp.frames import FRAME_MAX
-from remuda.amqp.properties import PERSISTENT, Properties, encode_properties, with_headers, without_property
 from remuda.worker.config import QueueType, WorkerConfig
 from remuda.worker.tasks import InvalidTaskMessage, TaskMessage, parse_task
 
@@ -36,6 +36,12 @@ class Run(msgspec.Struct, frozen=True):
     retries: int
 
 
+class Forward(msgspec.Struct, frozen=True):
+    """Pass the message on, as it came, to the queue that it names."""
+
+    queue: str
+
+
 class Retry(msgspec.Struct, frozen=True):
     """Move the message to the retry queue with this count."""
 
@@ -50,15 +56,22 @@ class Reject(msgspec.Struct, frozen=True):
     message: TaskMessage | None
 
 
-def decide(delivery: Delivery, config: WorkerConfig) -> Run | Retry | Reject:
+def decide(delivery: Delivery, config: WorkerConfig) -> Run | Forward | Retry | Reject:
     """What to do with a delivery."""
+    offloaded = next((name for name in headers_of(delivery) if is_offloading(name)), None)
+    if offloaded is not None:
+        text = (
+            f"its payload was off-loaded to a data store (header {offloaded}), which this worker cannot read; switch "
+            "payload off-loading off where the task is sent"
+        )
+        return Reject(INVALID, text, None)
     try:
         message = parse_task(delivery.body)
     except InvalidTaskMessage as error:
         return Reject(INVALID, str(error), None)
     stamped = _count(_header(delivery, RETRY)) or 0
     if not delivery.redelivered:
-        return Run(message, stamped)
+        return _aim(message, stamped, config)
     limit = retry_limit(delivery, config.retry_limit)
     quorum = config.queue_type is QueueType.QUORUM
     counted = max(_count(_header(delivery, DELIVERY_COUNT)) or 0, 1) if quorum else 1
@@ -66,8 +79,20 @@ def decide(delivery: Delivery, config: WorkerConfig) -> Run | Retry | Reject:
     if retries > limit:
         return Reject(EXCEEDED, f"the task was delivered {retries} times and never acknowledged", message)
     if quorum and config.retry_queue == config.input_queue:
-        return Run(message, retries)  # the broker counts by itself, so the message can keep its place
+        return _aim(message, retries, config)  # the broker counts by itself, so the message can keep its place
     return Retry(retries)
+
+
+def _aim(message: TaskMessage, retries: int, config: WorkerConfig) -> Run | Forward:
+    """A task that names another queue belongs to another worker."""
+    own = {config.input_queue.lower(), config.retry_queue.lower()}
+    return Forward(message.to) if message.to and message.to.lower() not in own else Run(message, retries)
+
+
+def is_offloading(header: str) -> bool:
+    """Whether a header refers to a payload, or a part of one, that lies in a data store of CAF's."""
+    name = header.lower()
+    return name.startswith("x-caf-") and any(word in name for word in ("offload", "dehydration", "minimization"))
 
 
 def retry_limit(delivery: Delivery, default: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.model.texts import shown
+from remuda.model.values.texts import shown
 
 VERSION: Final = 3
 

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import version as installed_version
 from types import TracebackType
 from typing import Final
 
 import msgspec
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.connection import Connection
-from remuda.amqp.consumer import Consumer
-from remuda.amqp.delivery import Delivery
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Outgoing
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.client.consumer import Consumer
+from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
+from remuda.amqp.connection_options import parse_url
 from remuda.amqp.errors import AmqpError, Closed, ConsumerCancelled
-from remuda.amqp.options import parse_url
-from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
-from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
-from remuda.model.options import read_duration
-from remuda.model.texts import shown
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import shown
 from remuda.signals import wait_for_event
 from remuda.worker import stamps
 from remuda.worker.config import WorkerConfig
 from remuda.worker.factory import Answer, InvalidTask, NotNow, WorkerFactory, factory_of, results_of
+from remuda.worker.gate import Gate
 from remuda.worker.health import HealthServer, Part
 from remuda.worker.inputs import Input, Inputs, Shipment
+from remuda.worker.jobs import Jobs, JobStatus
 from remuda.worker.metrics import Counts
-from remuda.worker.publisher import Publisher
+from remuda.worker.publisher import ResultPublisher
 from remuda.worker.tasks import (
     Result,
     SourceInfo,
@@ -45,6 +49,7 @@ from remuda.worker.tasks import (
 
 _LOG: Final = logging.getLogger("remuda.worker")
 _POLL: Final = 0.5
+_HELD: Final = 0.05
 _OUTCOMES: Final = {
     TaskStatus.RESULT_SUCCESS: "success",
     TaskStatus.RESULT_FAILURE: "failure",
@@ -63,12 +68,19 @@ class Worker:
     """
 
     def __init__(
-        self, config: WorkerConfig, factory: WorkerFactory | Callable[[Task], Answer], *, name: str = "remuda-worker"
+        self,
+        config: WorkerConfig,
+        factory: WorkerFactory | Callable[[Task], Answer],
+        *,
+        name: str = "remuda-worker",
+        version: str = "",
     ) -> None:
         if not isinstance(config, WorkerConfig):
             raise InvalidOption(f"config must be a WorkerConfig, not a {type(config).__name__}")
         if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= 200:
             raise InvalidOption(f"name must be a string of 1 to 200 bytes, not {shown(name)}")
+        if not isinstance(version, str) or len(version.encode("utf-8", "replace")) > 100:
+            raise InvalidOption(f"version must be a string of at most 100 bytes, not {shown(version)}")
         self.config = config
         self.name = name
         self.counts = Counts()
@@ -76,7 +88,9 @@ class Worker:
         self.failure: RemudaError | None = None
         """Why the worker cannot continue, if it cannot."""
         self._factory = factory_of(factory)
-        self._source = SourceInfo(name, "1")
+        self._source = SourceInfo(name, version or installed_version("remuda"))
+        self._jobs = Jobs()
+        self._gate = Gate(self._factory.health_check, config.return_delay)
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._work: queue.SimpleQueue[Input | None] = queue.SimpleQueue()
@@ -91,7 +105,7 @@ class Worker:
         self._intake = Connection(replace(options, name=f"{name} intake"), on_change=self._changed)
         self._results = Connection(replace(options, name=f"{name} results"), on_change=self._changed)
         self._intake_channel: Channel
-        self._publisher: Publisher
+        self._publisher: ResultPublisher
         self._threads: list[threading.Thread] = []
 
     # Starting and stopping.
@@ -106,8 +120,11 @@ class Worker:
             results_channel = self._results.channel(confirms=True)
             self._declare(results_channel)
             self._intake_channel = self._intake.channel(prefetch=self.config.prefetch)
-            self._publisher = Publisher(results_channel, self.inputs, self.counts, self.config.return_delay)
-            self._consumer = self._intake_channel.consume(self.config.input_queue)
+            self._publisher = ResultPublisher(results_channel, self.inputs, self.counts, self.config.return_delay)
+            if self.config.threads + self.config.prefetch_buffer > self.config.prefetch:
+                _LOG.warning("prefetch_buffer: AMQP fetches %d tasks at most, so no more are", self.config.prefetch)
+            if self._gate.is_open():
+                self._consumer = self._intake_channel.consume(self.config.input_queue)
             if self.config.health_port is not None:
                 self._health = HealthServer(self, self.config.health_address, self.config.health_port)
         except BaseException as error:
@@ -182,8 +199,7 @@ class Worker:
         self._threads[0].join(max(deadline - time.monotonic(), 1.0))
         self._await_empty(deadline)
         for held in self.inputs.all():
-            if not held.started:
-                held.started = True
+            if held.begin():
                 self._publisher.send(Shipment(held, [self._again(held.delivery)], "not-now"))
             else:
                 held.abort()
@@ -204,6 +220,11 @@ class Worker:
         """The port on which health is served, if it is."""
         return None if self._health is None else self._health.port
 
+    @property
+    def strays(self) -> int:
+        """Confirms that came for results which were not sent."""
+        return self._results_channel.tracker.strays if self._threads else 0
+
     def health(self) -> list[Part]:
         """Every part by name, with its problem if it has one (W6)."""
         if not self._started or not self._threads:
@@ -218,11 +239,8 @@ class Worker:
         for thread in (self._publisher, *self._threads):
             name = thread.name.removeprefix("worker ")
             parts.append(Part(f"{name} thread", "" if thread.is_alive() else "ended", vital=True))
-        try:
-            self._factory.health_check()
-            parts.append(Part("worker"))
-        except Exception as error:
-            parts.append(Part("worker", str(error) or type(error).__name__))
+        self._gate.ask()
+        parts += [Part("worker", self._gate.sick), Part("intake", self._gate.problem)]
         if self.failure is not None:
             parts.append(Part("broker", str(self.failure), vital=True))
         return parts
@@ -232,6 +250,10 @@ class Worker:
     def _take_in(self) -> None:
         try:
             while not self._stopping.is_set():
+                if not self._gate.is_open():
+                    self._hold()
+                    self._stopping.wait(_HELD)
+                    continue
                 consumer = self._consumer
                 try:
                     if consumer is None:
@@ -254,8 +276,22 @@ class Worker:
         except AmqpError as error:
             self._fail(error)
 
+    def _hold(self) -> None:
+        """Take no more, and return what was not begun, so that other workers get it."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is None or not self._intake_channel.open:
+            return
+        consumer.cancel()
+        with contextlib.suppress(ConsumerCancelled):
+            while deliveries := consumer.get(1000, 0):
+                for delivery in deliveries:
+                    self._receive(delivery)
+        for held in self.inputs.all():
+            if held.task is not None and held.begin():
+                self._publisher.send(Shipment(held, [self._again(held.delivery)], "not-now"))
+
     def _consume_again(self) -> None:
-        """The queue was deleted while it was consumed: declare it again and continue."""
+        """The intake was held, or the queue was deleted while it was consumed: declare it and continue."""
         try:
             self._declare(self._results_channel)
             self._consumer = self._intake_channel.consume(self.config.input_queue)
@@ -273,6 +309,8 @@ class Worker:
         if isinstance(decision, stamps.Run):
             held.task = Task(decision.message, retries=decision.retries, headers=stamps.headers_of(delivery))
             self._work.put(held)
+        elif isinstance(decision, stamps.Forward):
+            self._pass_on(held, decision.queue, "forwarded")
         elif isinstance(decision, stamps.Retry):
             properties = stamps.restamped(delivery, {stamps.RETRY: decision.retries})
             message = Outgoing("", self.config.retry_queue, properties, delivery.body)
@@ -280,6 +318,11 @@ class Worker:
         else:
             _LOG.warning("a message is rejected: %s: %s", decision.reason, decision.text)
             self._publisher.send(Shipment(held, self._rejection(delivery, decision), "rejected"))
+
+    def _pass_on(self, held: Input, queue: str, outcome: str) -> None:
+        """Send a message, as it came, to another queue."""
+        message = Outgoing("", queue, stamps.restamped(held.delivery, {}), held.delivery.body)
+        self._publisher.send(Shipment(held, [message], outcome))
 
     def _rejection(self, delivery: Delivery, decision: stamps.Reject) -> list[Outgoing]:
         """The error response, and the message itself if there is a queue for rejected messages."""
@@ -300,24 +343,36 @@ class Worker:
 
     def _do_work(self) -> None:
         while (held := self._work.get()) is not None:
-            if held.started:
-                continue
             if not held.alive:
                 self.inputs.remove(held)
                 continue
-            held.started = True
+            if not held.begin():
+                continue
+            if not self._gate.is_open():
+                self._publisher.send_later(Shipment(held, [self._again(held.delivery)], "not-now"))
+                continue
             self._do(held)
 
     def _do(self, held: Input) -> None:
         task = held.task
         assert task is not None
+        status = self._jobs.status(task.message)
+        if status is JobStatus.PAUSED and self.config.paused_queue:
+            self._pass_on(held, self.config.paused_queue, "paused")
+            return
+        if not status.works and status is not JobStatus.PAUSED:
+            _LOG.info("task %s is dropped: its job is %s", task.id, status)
+            self._publisher.send(Shipment(held, [], "inactive"))
+            return
         self.counts.started += 1
         began = time.perf_counter()
         try:
-            results = results_of(self._factory.accept(task)())
+            work = self._factory.accept(task)
+            results = results_of(work())
             messages = self._outgoing_all(results, task.message)
         except NotNow as refusal:
             _LOG.info("task %s goes back to the queue: %s", task.id, refusal or "not now")
+            self._gate.refused(str(refusal))
             self._publisher.send_later(Shipment(held, [self._again(held.delivery)], "not-now"))
             return
         except TaskAborted:
@@ -331,10 +386,12 @@ class Worker:
             _LOG.warning(
                 "task %s failed: %s: %s", task.id, type(error).__name__, text.decode(), exc_info=_loggable(error)
             )
-            results = [Result(f"{type(error).__name__}: ".encode() + text, TaskStatus.RESULT_EXCEPTION)]
+            who = f"{self._source.name} {self._source.version}: {type(error).__name__}: "
+            results = [Result(who.encode() + text, TaskStatus.RESULT_EXCEPTION)]
             messages = self._outgoing_all(results, task.message)
         finally:
             self.counts.worked(time.perf_counter() - began)
+        self._gate.took()
         if not held.alive:
             self.inputs.remove(held)
             self.counts.add("aborted")
@@ -419,6 +476,10 @@ class Worker:
             self._health.close()
 
     def _consumer_part(self) -> Part:
+        if not self._intake.up:
+            return Part("consumer", "down with its connection")
+        if self._gate.problem:
+            return Part("consumer")  # as it should be; `intake` says why
         gone = self._consumer is None or self._consumer.ended is not None
         return Part("consumer", f"queue {self.config.input_queue} is not consumed" if gone else "")
 

@@ -7,6 +7,7 @@ UNTOLD = "what RabbitMQ itself parks is found among the dead letters; the log do
 LIMIT = "RabbitMQ counts what waits, and a quorum queue also takes what is on its way at that moment"
 NUMBERS = "messages are numbered by their ids, which are not neighbours"
 PARKED = "RabbitMQ tells how many dead letters there are, not of which state"
+TIME = "what waits for its time is not reached"
 DIFFERS = {
     "test_q9_put_back_delay[answer_no]": DELAYED,
     "test_q9_put_back_delay[stay_silent]": DELAYED,
@@ -27,7 +28,12 @@ DIFFERS = {
     "test_q17_memory_queues_lose_their_messages_and_nothing_else": "they are lost with RabbitMQ, not with this process",
     "test_m6_parked_messages_survive_a_restart": PARKED,
     "test_forgotten_messages_are_gone": PARKED,
-    "test_clear_all_takes_delayed_ones_too_and_leaves_what_is_in_flight": "what waits for its time is not reached",
+    "test_clear_all_takes_delayed_ones_too_and_leaves_what_is_in_flight": TIME,
+    "test_b22_a_move_takes_what_waits_with_all_it_carries": TIME,
+    "test_b22_what_waits_for_a_retry_is_chosen_by_its_reason": TIME,
+    "test_b22_failed_messages_go_to_the_front": "RabbitMQ puts no message before others; the verb is refused by name",
+    "test_b22_clear_keeps_history_and_says_who": TIME,
+    "test_b22_reprocess_keeps_history_and_says_who": TIME,
     "test_q6_reject_new": LIMIT,
     "test_q6_a_batch_fills_the_queue_to_the_brim": LIMIT,
     "test_q6_what_is_in_flight_counts": LIMIT,
@@ -50,6 +56,7 @@ REFUSED_WHOLLY = {
     "TestConfirmations": "confirmations",
     "TestUniqueIds": "unique_ids",
     "TestPace": "delay_between_messages",
+    "TestFlow": "ordered",
 }
 """Classes all of which need what is refused; `test_refusals.py` proves that it is."""
 
@@ -63,9 +70,11 @@ DOOR = (
 
 REFUSED = frozenset(
     {
-        "auto_destroy", "byte_limit", "commit_when", "confirmations", "delay_between_messages", "expired_queue",
-        "group", "keep", "limit_exceeded", "max_priority", "message_limit", "message_timeout", "newest", "persistence",
-        "priority", "single_active_consumer", "type", "unique_ids",
+        "auto_destroy", "byte_limit", "commit_when", "concurrency", "concurrency_per_key", "confirmations", "debounce",
+        "delay_between_messages", "expired_queue", "fair", "flow_key", "group", "keep", "limit_exceeded", "limits",
+        "max_priority", "max_wait", "message_limit", "message_timeout", "newest", "on_retry", "ordered", "persistence",
+        "priority", "rate", "rate_per_key", "single_active_consumer", "singleton", "throttle", "type", "unique_ids",
+        "weights",
     }
 )  # fmt: skip
 """Features that are refused, as the tables of docs/rabbitmq.md say."""

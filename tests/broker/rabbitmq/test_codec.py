@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.amqp.delivery import Delivery
-from remuda.broker.rabbitmq import codec
-from remuda.broker.rabbitmq.groups import as_messages, decode_all, read_groups
+from remuda.amqp.client.delivery import Delivery
+from remuda.broker.rabbitmq.consuming.delivery_groups import as_messages, decode_all, read_groups
+from remuda.broker.rabbitmq.publishing import codec
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import Message
 from remuda.model.messages import Messages

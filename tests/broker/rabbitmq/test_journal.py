@@ -7,10 +7,10 @@ import time
 import pytest
 
 from remuda import open_broker
-from remuda.amqp.connection import Connection
-from remuda.amqp.options import parse_url
-from remuda.broker.rabbitmq import journal
-from remuda.broker.rabbitmq.journal import CHANGES
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.connection_options import parse_url
+from remuda.broker.rabbitmq.shared_state import journal
+from remuda.broker.rabbitmq.shared_state.journal import CHANGES
 from tests.bus.kit import eventually
 
 

@@ -12,8 +12,8 @@ from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
 from remuda.model.errors import InvalidOption, QueueFull, Unsupported
 from remuda.model.message import Message
-from remuda.model.options import QueueOptions
-from remuda.model.routing import Binding
+from remuda.model.queues.options import QueueOptions
+from remuda.model.queues.routing import Binding
 from tests.broker.rabbitmq.differences import REFUSED
 
 
@@ -36,6 +36,18 @@ def broker(clean_url: str) -> Iterator[Broker]:
         ("expired_queue", {"expired_queue": "late", "message_limit": 3, "limit_exceeded": "delete-oldest"}),
         ("expired_queue", {"expired_queue": "late", "byte_limit": 3, "limit_exceeded": "delete-oldest"}),
         ("single_active_consumer", {"single_active_consumer": True}),
+        ("ordered", {"ordered": True}),
+        ("flow_key", {"flow_key": "header:tenant"}),
+        ("on_retry", {"on_retry": "pass"}),
+        ("concurrency", {"concurrency": 3}),
+        ("concurrency_per_key", {"concurrency_per_key": 3}),
+        ("limits", {"limits": {"mail": 3}}),
+        ("rate", {"rate": "1/s"}),
+        ("rate_per_key", {"rate_per_key": "1/s"}),
+        ("fair", {"fair": True}),
+        ("debounce", {"debounce": "1s"}),
+        ("throttle", {"throttle": "1s"}),
+        ("singleton", {"singleton": "skip"}),
     ],
 )
 def test_options_are_refused_by_name(broker: Broker, feature: str, options: dict[str, Any]) -> None:

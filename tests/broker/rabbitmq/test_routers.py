@@ -10,7 +10,7 @@ from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
 from remuda.model.errors import NotFound, QueueFull
 from remuda.model.message import Message
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.queues.routing import Binding, ExchangeKind
 from tests.bus.kit import eventually
 from tests.conformance.kit import numbered, waiting_bodies
 

@@ -61,10 +61,10 @@ class Other:
 
 
 @contextmanager
-def other(path: Path) -> Iterator[Other]:
-    """Another process that has the directory open; killed at the end."""
+def other(path: Path, program: str | None = None) -> Iterator[Other]:
+    """Another process that has the directory open, with a program that reads expressions; killed at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path)],
+        [sys.executable, "-W", "ignore", "-c", program or PROGRAM, str(path)],
         env={**os.environ, "PYTHONPATH": SOURCE},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

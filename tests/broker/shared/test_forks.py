@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from remuda import Message, open_broker
-from remuda.broker.shared.disk import HostDisk, is_held
-from remuda.broker.shared.unforked import unforked
+from remuda.broker.shared.directory.host_lock import HostDisk, is_held
+from remuda.broker.shared.directory.unforked import unforked
 from remuda.broker.threads import EmbeddedBroker
 from remuda.server.wire import serve_wire
 from tests.broker.shared.kit import other

@@ -12,10 +12,10 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker import checks
-from remuda.broker.shared import frames, readiness
+from remuda.broker.shared.wire import frames, poller
 from remuda.model.errors import Refused
 from remuda.model.messages import Messages
-from remuda.model.results import Receipt
+from remuda.model.operations.results import Receipt
 
 FULL = Message(
     "é", b"\x00\xff", "my-id", ("a.b", "ü"), "object", "key", 12, "text/plain", {"h": "ß"}, 3, -5, 2**62, 7, b"w"
@@ -115,11 +115,11 @@ def test_s5_a_receipt_comes_as_it_was_sent(receipt: Receipt, kind: int) -> None:
     assert repr(msgspec.structs.replace(again, watch=receipt.watch)) == repr(receipt)
 
 
-@pytest.mark.parametrize("make", [readiness.readiness, readiness._Selector])
+@pytest.mark.parametrize("make", [poller.readiness, poller._Selector])
 def test_s5_a_host_serves_with_whatever_the_system_offers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], readiness.Readiness]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], poller.Readiness]
 ) -> None:
-    monkeypatch.setattr("remuda.broker.shared.host.readiness", make)
+    monkeypatch.setattr("remuda.broker.shared.host.host.readiness", make)
     monkeypatch.setattr(selectors, "DefaultSelector", selectors.PollSelector)
     with open_broker(tmp_path / "d") as host, open_broker(tmp_path / "d") as guest:
         host.create_queue("jobs", type="pull")

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.shared import gathering as policy
-from remuda.broker.shared.gathering import Gathering
+from remuda.broker.shared.host import commit_wait as policy
+from remuda.broker.shared.host.commit_wait import CommitWait
 from remuda.broker.threads import EmbeddedBroker
 from tests.conformance.kit import eventually
 
 A, B, C = "a", "b", "c"
 
 
-def learned(*along: set[str], seconds: float = 0.0005) -> Gathering:
-    gathering = Gathering()
+def learned(*along: set[str], seconds: float = 0.0005) -> CommitWait:
+    gathering = CommitWait()
     for _ in range(30):
         gathering.committed(set(), seconds)
     for one in along:
@@ -89,7 +89,7 @@ def test_s5_guests_that_publish_one_by_one_share_a_sync(tmp_path: Path, monkeypa
             serving = host.runtime._host
             first.publish(Message("jobs", b"x"))
             second.publish(Message("jobs", b"x"))
-            serving._gathering = Gathering()
+            serving._gathering = CommitWait()
             serving._gathering.committed(set(serving._connections), 1000.0)
             before = len(syncs)
             one = publish(first, "first")
@@ -100,4 +100,4 @@ def test_s5_guests_that_publish_one_by_one_share_a_sync(tmp_path: Path, monkeypa
                 thread.join(60)
             assert sorted(done) == ["first", "second"]
             assert len(syncs) - before == 1
-            serving._gathering = Gathering()
+            serving._gathering = CommitWait()

@@ -9,21 +9,21 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.embedded.runtime import Runtime
-from remuda.broker.shared.frames import Carried
-from remuda.broker.shared.holdings import Holdings
-from remuda.broker.shared.request import Request
-from remuda.broker.shared.succession import Succession
-from remuda.log.directory import DirectoryDisk
-from remuda.model.commands import Settle
+from remuda.broker.shared.guest.open_state import OpenState
+from remuda.broker.shared.guest.request import Request
+from remuda.broker.shared.guest.takeover import Takeover
+from remuda.broker.shared.wire.frames import Carried
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.model.operations.commands import Settle
 from remuda.model.settlement import Outcome, Settlement
 from tests.conformance.kit import pulled
 
 
-def said_again(path: Path, holdings: Holdings, command: Settle) -> tuple[int, int]:
+def said_again(path: Path, holdings: OpenState, command: Settle) -> tuple[int, int]:
     """What an answer settles that is repeated to a host which was started anew, and how many messages wait there."""
     runtime = Runtime(DirectoryDisk(path))
     try:
-        succession = Succession(runtime, holdings, "guest")
+        succession = Takeover(runtime, holdings, "guest")
         request = Request(1, b"", lambda raw: raw)
         request.command, request.again, request.expected = command, True, holdings.expected(command)
         succession.restore()
@@ -54,7 +54,7 @@ def test_l2_an_answer_is_not_called_kept_if_its_messages_will_be_delivered_again
         shutil.copytree(tmp_path / "broker", tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
         found = delivery._dispatch
         assert found.lease is not None
-        holdings = Holdings(broker.runtime.clock)
+        holdings = OpenState(broker.runtime.clock)
         carried = Carried("orders", found.consumer, 1, found.lease, found.runs, found.attempts, found.deadline)
         holdings.hold(carried, pulled=True)
     answer = Settle("orders", found.lease, Settlement(outcome, consumer=found.consumer))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.shared import presence
-from remuda.broker.shared.presence import Presence
+from remuda.broker.shared.directory import guest_presence
+from remuda.broker.shared.directory.guest_presence import Presence
 
 
 def looking_first(look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,17 +30,17 @@ def test_s5_a_guest_that_comes_while_a_host_looks_around_is_known_to_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest = Presence(tmp_path, "guest")
-    looking_first(lambda: presence.survey(tmp_path), monkeypatch)
+    looking_first(lambda: guest_presence.survey(tmp_path), monkeypatch)
     guest.enter()
-    assert presence.lives(tmp_path, "guest")
-    assert presence.survey(tmp_path).alive == {"guest"}
+    assert guest_presence.lives(tmp_path, "guest")
+    assert guest_presence.survey(tmp_path).alive == {"guest"}
     guest.leave()
-    assert not presence.lives(tmp_path, "guest")
-    assert os.listdir(tmp_path / presence.FOLDER) == []
+    assert not guest_presence.lives(tmp_path, "guest")
+    assert os.listdir(tmp_path / guest_presence.FOLDER) == []
 
 
 def test_s5_a_guest_that_is_looked_at_while_it_comes_is_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guest, path = Presence(tmp_path, "guest"), tmp_path / presence.FOLDER / "guest"
+    guest, path = Presence(tmp_path, "guest"), tmp_path / guest_presence.FOLDER / "guest"
 
     def look() -> None:
         handle = os.open(path, os.O_RDWR)
@@ -49,5 +49,5 @@ def test_s5_a_guest_that_is_looked_at_while_it_comes_is_let_in(tmp_path: Path, m
 
     looking_first(look, monkeypatch)
     guest.enter()
-    assert presence.lives(tmp_path, "guest")
+    assert guest_presence.lives(tmp_path, "guest")
     guest.leave()

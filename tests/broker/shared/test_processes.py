@@ -18,15 +18,16 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.embedded.durability import FENCED
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.runtime import Runtime
-from remuda.broker.shared import frames, inspect, sockets
-from remuda.broker.shared.filesystems import check_local, kind_of
-from remuda.broker.shared.session import Session
+from remuda.broker.embedded.storing.durability import FENCED
+from remuda.broker.shared.directory import host_status
+from remuda.broker.shared.directory.filesystems import check_local, kind_of
+from remuda.broker.shared.host.guest_session import GuestSession
+from remuda.broker.shared.wire import frames, sockets
 from remuda.core.effects import Dispatch
 from remuda.core.extensions import no_handler
-from remuda.log.directory import DirectoryDisk
+from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.errors import HostNotResponding, NotFound, StorageError, Unsupported
 from remuda.model.settlement import Outcome, Settlement
 from tests.broker.shared.kit import SOURCE, other, publish_ten
@@ -154,10 +155,10 @@ def test_s5_a_frozen_host_is_reported_and_can_be_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place, remuda = tmp_path / "d", runner(capsys)
-    monkeypatch.setattr("remuda.broker.shared.reading._WORRY", 0.5)
-    monkeypatch.setattr("remuda.broker.shared.reading._TICK", 100)
-    answers = inspect.answers
-    monkeypatch.setattr(inspect, "answers", partial(answers, patience=1.0))
+    monkeypatch.setattr("remuda.broker.shared.guest.frame_reading._WORRY", 0.5)
+    monkeypatch.setattr("remuda.broker.shared.guest.frame_reading._TICK", 100)
+    answers = host_status.answers
+    monkeypatch.setattr(host_status, "answers", partial(answers, patience=1.0))
     with other(place) as host, open_broker(place, sync="os") as broker:
         broker.create_queue("jobs", type="pull")
         guest = broker.runtime.guest
@@ -170,7 +171,7 @@ def test_s5_a_frozen_host_is_reported_and_can_be_ended(
         assert f"process {os.getpid()} is now the host" in remuda("takeover", str(place), "--yes").out
         eventually(lambda: not broker.runtime.remote)
         guest._patience = 60
-        monkeypatch.setattr(inspect, "answers", partial(answers, patience=60.0))
+        monkeypatch.setattr(host_status, "answers", partial(answers, patience=60.0))
         assert broker.queue("jobs").waiting == 1
         assert "answers; nothing was done" in remuda("takeover", str(place), "--yes", code=1).err
 
@@ -256,7 +257,7 @@ def test_s5_a_network_file_system_is_refused_unless_forced(tmp_path: Path) -> No
     assert kind_of(tmp_path / "data", str(mounts)) == "ext4"
     check_local(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("remuda.broker.shared.filesystems.kind_of", lambda path: "nfs4")
+        patch.setattr("remuda.broker.shared.directory.filesystems.kind_of", lambda path: "nfs4")
         with pytest.raises(StorageError, match="network file system"):
             open_broker(tmp_path / "d")
         open_broker(tmp_path / "d", force_network=True, sync="os").close()
@@ -362,6 +363,7 @@ def test_s5_a_new_directory_opened_by_many_processes_at_once(tmp_path: Path) -> 
     assert DirectoryDisk(tmp_path / "d", create=False).holder().shares
 
 
+@pytest.mark.source
 def test_s5_a_subscription_that_ends_with_a_message_that_cannot_be_read_now_is_over_for_its_host_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,15 +389,15 @@ def test_s5_a_subscription_that_ends_with_a_message_that_cannot_be_read_now_is_o
 def test_s5_an_error_of_the_host_over_one_guest_costs_that_connection_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outgoing, failures = Session.outgoing, [MemoryError()]
+    outgoing, failures = GuestSession.outgoing, [MemoryError()]
 
-    def failing(session: Session, send: Callable[[bytes], int]) -> bool:
+    def failing(session: GuestSession, send: Callable[[bytes], int]) -> bool:
         if failures:
             raise failures.pop()
         return outgoing(session, send)
 
     with open_broker(tmp_path / "d", sync="os") as host, other(tmp_path / "d") as guest:
-        monkeypatch.setattr(Session, "outgoing", failing)
+        monkeypatch.setattr(GuestSession, "outgoing", failing)
         held = "held.append(broker.subscribe('jobs', consumer='worker', options={'type': 'round-robin'}))"
         assert guest.does(held) is None
         host.publish(Message("jobs", b"body"))

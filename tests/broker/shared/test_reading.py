@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.shared import frames
-from remuda.broker.shared.frames import Hello, Welcome
-from remuda.broker.shared.guest import Guest
-from remuda.broker.shared.link import join
+from remuda.broker.shared.guest.guest import Guest
+from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire.frames import Hello, Welcome
+from remuda.broker.shared.wire.link import join
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.eventlog import EventLog
 from remuda.model.errors import HostNotResponding

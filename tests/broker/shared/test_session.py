@@ -9,20 +9,22 @@ from pathlib import Path
 import pytest
 
 from remuda.broker import checks
-from remuda.broker.embedded.attempts import Survivors
+from remuda.broker.embedded.delivering.attempts import Survivors
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
-from remuda.broker.shared import frames, holdings, session
-from remuda.broker.shared.command_checks import checked
-from remuda.broker.shared.frames import Carried
-from remuda.broker.shared.holdings import Holdings
-from remuda.broker.shared.requests import RequestHandler
-from remuda.broker.shared.session import Session
+from remuda.broker.shared.guest import open_state
+from remuda.broker.shared.guest.open_state import OpenState
+from remuda.broker.shared.host import guest_session
+from remuda.broker.shared.host.guest_session import GuestSession
+from remuda.broker.shared.host.requests import RequestHandler
+from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire.command_checks import checked
+from remuda.broker.shared.wire.frames import Carried
 from remuda.core.effects import Dispatch
-from remuda.model.commands import Clear, DeclareQueue, Pull, Settle, Subscribe
 from remuda.model.errors import DiskFull
 from remuda.model.message import Message
-from remuda.model.options import read_options
+from remuda.model.operations.commands import Clear, DeclareQueue, Pull, Settle, Subscribe
+from remuda.model.queues.options import read_options
 from remuda.model.settlement import Outcome, Settlement
 from tests.conformance.kit import eventually
 from tests.faults.disks import FailingDisk
@@ -48,7 +50,7 @@ def publish(runtime: Runtime, count: int) -> None:
         runtime.wait(pending.ticket)
 
 
-def pull(runtime: Runtime, guest: Session, count: int = 1) -> Dispatch:
+def pull(runtime: Runtime, guest: GuestSession, count: int = 1) -> Dispatch:
     command, _ = guest.pull(Pull("pulled", "far", 1, count))
     found: Dispatch = runtime.submit(command).result
     guest.hold(found, pulled=True)
@@ -58,7 +60,7 @@ def pull(runtime: Runtime, guest: Session, count: int = 1) -> Dispatch:
 def test_s5_l7_a_guest_that_ends_while_the_disk_is_full_is_no_consumer_afterwards(
     disk: FailingDisk, runtime: Runtime
 ) -> None:
-    guest = Session(runtime, "guest", lambda session: None)
+    guest = GuestSession(runtime, "guest", lambda session: None)
     subscribed = guest.subscribe(Subscribe("jobs", "worker", 1))
     assert subscribed is not None
     command, inbox = subscribed
@@ -76,7 +78,7 @@ def test_s5_l7_a_guest_that_ends_while_the_disk_is_full_is_no_consumer_afterward
 
 
 def test_s6_what_a_guest_began_with_is_forgotten_with_its_last_answer(runtime: Runtime) -> None:
-    guest = Session(runtime, "guest", lambda session: None)
+    guest = GuestSession(runtime, "guest", lambda session: None)
     publish(runtime, 2)
     found = pull(runtime, guest, 2)
     assert found.lease is not None
@@ -93,8 +95,8 @@ def test_s6_what_a_guest_began_with_is_forgotten_with_its_last_answer(runtime: R
 def test_s6_what_a_guest_began_with_is_forgotten_when_its_time_was_up(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_LEASES", 3)
-    guest = Session(runtime, "guest", lambda session: None)
+    monkeypatch.setattr(guest_session, "_LEASES", 3)
+    guest = GuestSession(runtime, "guest", lambda session: None)
     publish(runtime, 10)
     for offset in range(10):
         found = pull(runtime, guest)
@@ -108,8 +110,8 @@ def test_s6_what_a_guest_began_with_is_forgotten_when_its_time_was_up(
 def test_s6_many_deliveries_in_one_guests_hands_are_not_gone_through_for_every_further_one(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_LEASES", 5)
-    guest = Session(runtime, "guest", lambda session: None)
+    monkeypatch.setattr(guest_session, "_LEASES", 5)
+    guest = GuestSession(runtime, "guest", lambda session: None)
     looks = []
     look = guest._forget_over
 
@@ -126,14 +128,14 @@ def test_s6_many_deliveries_in_one_guests_hands_are_not_gone_through_for_every_f
 
 
 def test_s6_nor_are_they_by_the_guest_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "_HELD", 5)
+    monkeypatch.setattr(open_state, "_HELD", 5)
     looks = []
 
     def clock() -> int:
         looks.append(1)
         return 0
 
-    own = Holdings(clock)
+    own = OpenState(clock)
     for number in range(100):
         own.hold(Carried("pulled", "far", 1, number, [(number, 1)], [1], 10), pulled=True)
     assert len(own.held) == 100
@@ -158,7 +160,7 @@ class Peer:
 def test_s5_l7_an_answer_that_is_kept_is_told_so_whatever_comes_of_those_after_it(
     disk: FailingDisk, runtime: Runtime
 ) -> None:
-    guest, peer = Session(runtime, "guest", lambda session: None), Peer()
+    guest, peer = GuestSession(runtime, "guest", lambda session: None), Peer()
     handler = RequestHandler(runtime, lambda work: work(), lambda connection, data: None)
     publish(runtime, 1)
     found = pull(runtime, guest)

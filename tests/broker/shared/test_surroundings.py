@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.shared import frames, sockets
-from remuda.broker.shared import host as hosting
-from remuda.broker.shared.connection import Connection
-from remuda.broker.shared.session import Session
-from remuda.model.commands import Subscribe
+from remuda.broker.shared.host import host as hosting
+from remuda.broker.shared.host.connection import Connection
+from remuda.broker.shared.host.guest_session import GuestSession
+from remuda.broker.shared.wire import frames, sockets
 from remuda.model.errors import StorageError
+from remuda.model.operations.commands import Subscribe
 from tests.conformance.kit import eventually, quick_folder
 
 
@@ -68,7 +68,7 @@ def test_s5_a_guest_that_does_not_read_holds_little_of_the_hosts_memory(folder: 
     """What waits for it is loaded when it reads on, and is the queue's again when its time is up."""
     with open_broker(folder, sync="os") as broker:
         broker.create_queue("jobs", acknowledge_timeout="60s")
-        session, woken = Session(broker.runtime, "guest", lambda one: None), deque[bytes]()
+        session, woken = GuestSession(broker.runtime, "guest", lambda one: None), deque[bytes]()
         ready = session.subscribe(Subscribe("jobs", "worker", 7, credit=100))
         assert ready is not None
         command, inbox = ready

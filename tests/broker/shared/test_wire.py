@@ -14,11 +14,11 @@ import pytest
 
 from remuda import Message, native, open_broker
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.shared import frames, quick
-from remuda.model.commands import Publish
+from remuda.broker.shared.wire import frames, nonblocking
 from remuda.model.errors import InvalidMessage, Refused
 from remuda.model.messages import Messages
-from remuda.model.results import Receipt
+from remuda.model.operations.commands import Publish
+from remuda.model.operations.results import Receipt
 
 wire: Any = native.wire
 pytestmark = pytest.mark.skipif(wire is None, reason="there is no part in C here")
@@ -220,9 +220,9 @@ def test_s6_both_ways_are_understood_by_both(
         host.create_queue("jobs", type="pull")
         if not native_wire:
             in_python(monkeypatch)
-            monkeypatch.setattr(quick, "wire", None)
-            monkeypatch.setattr("remuda.broker.shared.line.wire", None)
-            monkeypatch.setattr("remuda.broker.shared.reading.wire", None)
+            monkeypatch.setattr(nonblocking, "wire", None)
+            monkeypatch.setattr("remuda.broker.shared.guest.pending_requests.wire", None)
+            monkeypatch.setattr("remuda.broker.shared.guest.frame_reading.wire", None)
         with open_broker(tmp_path, sync="os") as guest:
             bodies = [b"%d" % number for number in range(20)] + [b"x" * 70_000, b"x" * 1_000_000]
             ids = [guest.publish(Message("jobs", body, headers={"a": "b"}), queue="jobs").id for body in bodies]

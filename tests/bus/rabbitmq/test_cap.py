@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,27 +10,14 @@ from typer.testing import CliRunner
 
 from remuda import Bus, Context
 from remuda.amqp import cap
-from remuda.amqp.channel import Channel
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.connection import Connection
 from remuda.cli.app import app
+from tests.amqp.cap_frames import as_cap_sends_it, as_java_sends_it
 from tests.bus.kit import eventually
+from tests.servers.java import cap_client, printed
 
 SOON = 30.0
-
-
-def table(entries: dict[str, str]) -> bytes:
-    """A header table as CAP writes it: all values are long strings."""
-    return b"".join(
-        bytes((len(name),)) + name.encode() + b"S" + struct.pack(">I", len(value.encode())) + value.encode()
-        for name, value in entries.items()
-    )
-
-
-def as_cap_sends_it(headers: dict[str, str]) -> bytes:
-    """The properties of CAP's RabbitMQ transport: headers, persistent, and the message's id."""
-    raw, own = table(headers), headers.get("cap-msg-id", "").encode()
-    flags = 0x2000 | 0x1000 | 0x0080
-    return struct.pack(">HI", flags, len(raw)) + raw + b"\x02" + bytes((len(own),)) + own
 
 
 @pytest.fixture
@@ -125,8 +111,8 @@ def test_m3_what_is_no_message_is_set_aside_once(clean_url: str, channel: Channe
 
 def test_m3_a_foreign_message_is_retried_with_all_its_headers(clean_url: str, channel: Channel) -> None:
     """M2: values of other types are kept exactly, through retries too."""
-    from remuda.amqp.properties import Properties, encode_properties
-    from remuda.amqp.tables import Int64
+    from remuda.amqp.codec.properties import Properties, encode_properties
+    from remuda.amqp.codec.tables import Int64
 
     raw = encode_properties(
         Properties(headers={"cap-msg-id": "7", "cap-msg-name": "x", "count": Int64(5), "list": [1, True]})
@@ -144,7 +130,7 @@ def test_m3_a_foreign_message_is_retried_with_all_its_headers(clean_url: str, ch
         channel.publish("", "q", b"{}", raw, mandatory=True).wait(SOON)
         eventually(lambda: len(seen) == 2, SOON)
     assert [attempt for attempt, _ in seen] == [1, 2]
-    from remuda.amqp.properties import decode_properties
+    from remuda.amqp.codec.properties import decode_properties
 
     for _, wire in seen:
         assert wire is not None
@@ -157,3 +143,75 @@ def test_cap_bind_refuses_nonsense(clean_url: str) -> None:
     for arguments in (["shop", ""], ["", "x"], ["shop", "x", "--queue-type", "odd"]):
         done = CliRunner().invoke(app, ["cap", "bind", clean_url, *arguments])
         assert done.exit_code != 0
+
+
+def test_m3_the_javas_example_of_caps_documentation(clean_url: str, channel: Channel) -> None:
+    """M3: nothing but the two headers."""
+    bound(clean_url, "shop", "order.placed")
+    seen: list[tuple[Any, str]] = []
+    with Bus(clean_url + "?queue_type=classic&existing=use") as bus:
+
+        @bus.subscribe("order.placed", queue="shop.v1")
+        def place(body: dict[str, int], context: Context) -> None:
+            seen.append((body, context.message.id))
+
+        bus.start()
+        raw = as_java_sends_it("4f3c9ad2-11", "order.placed")
+        channel.publish("cap.default.router", "order.placed", b'{"id": 7}', raw, mandatory=True).wait(SOON)
+        eventually(lambda: seen == [({"id": 7}, "4f3c9ad2-11")], SOON)
+
+
+def test_m3_a_java_system_with_rabbitmqs_own_client(clean_url: str, channel: Channel) -> None:
+    """The documentation's example, run: it publishes, a handler answers, and the answer reaches its group's queue."""
+    bound(clean_url, "shop", "order.placed")
+    bound(clean_url, "java", "order.done")
+    with Bus(clean_url + "?queue_type=classic&existing=use") as bus:
+
+        @bus.subscribe("order.placed", queue="shop.v1")
+        def place(body: dict[str, int]) -> dict[str, int]:
+            return {"Done": body["Id"]}
+
+        bus.start()
+        with cap_client(clean_url, "order.placed", '{"Id": 7}', "order.done") as client:
+            own, answer = printed(client)
+    channel.delete_queue("java.v1")
+    assert answer == f'{own} 1 order.done {{"Done":7}}'
+
+
+def test_b9_an_answer_that_nobody_takes_is_told_with_the_line_that_binds_it(
+    clean_url: str, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And one that a group on the cluster takes is not."""
+    bound(clean_url, "dotnet", "order.done")
+    with Bus(clean_url) as bus:
+
+        @bus.subscribe("order.placed", queue="q")
+        def place(body: Any) -> str:
+            return "done"
+
+        bus.start()
+        bus.publish("order.placed", 1, callback="order.done")
+        eventually(lambda: channel.declare_queue("dotnet.v1", passive=True).message_count == 1, SOON)
+        assert "remuda cap bind" not in caplog.text
+        bus.publish("order.placed", 2, callback="order.lost")
+        eventually(lambda: "remuda cap bind URL GROUP order.lost" in caplog.text, SOON)
+        eventually(lambda: bus.broker.queue("remuda.unrouted").dead == 1, SOON)
+
+
+def test_m4_foreign_messages_without_an_id_have_one_of_their_own(clean_url: str, channel: Channel) -> None:
+    """M3, M4: three equal bodies are three messages, each with an id that stays."""
+    with Bus(clean_url) as bus:
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: Any) -> None:
+            raise AssertionError("it must not come here")
+
+        bus.start()
+        for _ in range(3):
+            channel.publish("", "q", b"same", b"\x00\x00", mandatory=True).wait(SOON)
+        channel.publish("", "q", b"same", as_cap_sends_it({"cap-msg-id": "5"}), mandatory=True).wait(SOON)
+        eventually(lambda: bus.broker.queue("q").dead == 4, SOON)
+        ids = {letter.id for letter in bus.dead_letters("q")}
+        assert len(ids) == 4
+        assert "5" in ids, "the broker's own message-id wins"
+        assert ids == {letter.id for letter in bus.dead_letters("q")}

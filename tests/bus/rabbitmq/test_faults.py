@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from remuda import Attempt, Bus, Message, RemudaError
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.connection_options import parse_url
 from remuda.amqp.errors import AmqpError
-from remuda.amqp.options import parse_url
 from remuda.broker.rabbitmq import runtime, settings
-from remuda.broker.rabbitmq.journal import CHANGES
+from remuda.broker.rabbitmq.shared_state.journal import CHANGES
 from remuda.broker.rabbitmq.threads import RabbitBroker
 from remuda.model.errors import Conflict
 from tests.bus.kit import eventually
@@ -128,7 +128,7 @@ def publishes(bus: Bus, number: int) -> bool:
 
 def _is_back(url: str, queue: str) -> bool:
     """Whether RabbitMQ itself serves a queue."""
-    with Connection(url) as connection:
+    with Connection(url.partition("?")[0]) as connection:
         try:
             connection.channel().consume(queue)
         except AmqpError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from remuda import Bus, Context, InvalidOption, Middleware
+from remuda import Bus, Context, InvalidOption, Middleware, Refused, Unsupported, message
 from tests.bus.kit import eventually
 from tests.bus.rabbitmq.conftest import MakeBus
 
@@ -115,3 +116,39 @@ def test_b15_what_waits_is_cleared_by_filter(make_bus_here: MakeBus) -> None:
     bus.start()
     eventually(lambda: len(seen) == 3, SOON)
     assert seen == [("keep 0", 1), ("keep 1", 1), ("keep 2", 1)]
+
+
+@message("order.typed", queue="typed", message_limit=2, message_timeout="1h")
+@dataclass
+class Typed:
+    number: int
+
+
+def test_b21_a_type_carries_its_queue_and_options(make_bus_here: MakeBus) -> None:
+    """B21: the publisher creates the queue with them, and its handler finds it so."""
+    got: list[int] = []
+    bus = make_bus_here()
+    for number in range(2):
+        bus.publish(Typed(number))
+
+    def overfill() -> None:
+        for number in range(2, 50):  # a quorum queue's limit is not exact
+            bus.publish(Typed(number))
+
+    with pytest.raises(Refused):
+        overfill()
+
+    @bus.subscribe(Typed)
+    def handle(body: Typed) -> None:
+        got.append(body.number)
+
+    assert bus.broker.queue("typed").options.message_limit == 2
+    bus.start()
+    eventually(lambda: got[:2] == [0, 1], SOON)
+
+
+def test_b21_what_rabbitmq_cannot_do_is_refused_by_name(make_bus_here: MakeBus) -> None:
+    bus = make_bus_here()
+    bus.subscribe("x", queue="odd", single_active_consumer=True)(lambda body: None)
+    with pytest.raises(Unsupported, match="single_active_consumer"):
+        bus.start()

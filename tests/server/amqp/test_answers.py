@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from remuda.amqp.frames import Event, FrameParser, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import Event, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicCancel,
     BasicConsume,
@@ -21,7 +21,7 @@ from remuda.amqp.methods import (
     Method,
     TxSelect,
 )
-from remuda.amqp.properties import Properties, encode_properties
+from remuda.amqp.codec.properties import Properties, encode_properties
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.server.amqp.test_faults import RawPeer
 from tests.servers.amqpd import RunningServer

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from remuda.amqp.tables import Int64, Table, Timestamp, UInt8
-from remuda.server.amqp.exchanges import check_arguments as check_exchange
-from remuda.server.amqp.failures import Failure, reply_text
-from remuda.server.amqp.names import VHost
-from remuda.server.amqp.queues import QueueDeclaration, check_arguments, check_equivalent, options_of
+from remuda.amqp.codec.tables import Int64, Table, Timestamp, UInt8
+from remuda.server.amqp.declarations.exchanges import check_arguments as check_exchange
+from remuda.server.amqp.declarations.queues import QueueDeclaration, check_arguments, check_equivalent, options_of
+from remuda.server.amqp.protocol.failures import Failure, reply_text
+from remuda.server.amqp.protocol.vhosts import VHost
 
 
 def refusal(arguments: Table, *, exclusive: bool = False) -> str | None:
@@ -71,7 +71,7 @@ def test_other_refusals_have_their_own_words() -> None:
     )
     assert refusal(quorum, exclusive=True) == "invalid property 'exclusive-owner' for queue 'q' in vhost '/'"
     with pytest.raises(Failure) as caught:
-        check_exchange("x", "/", {"alternate-exchange": 5})
+        check_exchange("x", "/", "topic", {"alternate-exchange": 5})
     assert caught.value.text == (
         "PRECONDITION_FAILED - invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
     )

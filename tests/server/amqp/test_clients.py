@@ -179,22 +179,59 @@ const amqp = require('amqplib');
 """
 
 
-def test_node_amqplib(server: RunningServer, tmp_path: Path) -> None:
-    """S2."""
+_NODE_STREAM = """
+const amqp = require('amqplib');
+(async () => {
+  const connection = await amqp.connect(process.argv[2]);
+  const channel = await connection.createConfirmChannel();
+  const name = process.argv[3];
+  await channel.assertQueue(name, {durable: true, arguments: {'x-queue-type': 'stream', 'x-max-age': '1h'}});
+  for (let n = 0; n < 50; n++) channel.sendToQueue(name, Buffer.from(String(n)));
+  await channel.waitForConfirms();
+  await channel.prefetch(20);
+  const read = (start, count) => new Promise((done) => {
+    const got = [];
+    channel.consume(name, (message) => {
+      got.push([message.properties.headers['x-stream-offset'], Number(message.content.toString())]);
+      channel.ack(message);
+      if (got.length === count) channel.cancel(message.fields.consumerTag).then(() => done(got));
+    }, {arguments: {'x-stream-offset': start}});
+  });
+  const all = await read('first', 50);
+  const again = await read(all[40][0], 10);
+  await connection.close();
+  console.log(JSON.stringify({numbers: all.map((one) => one[1]), again: again.map((one) => one[1])}));
+})().catch((error) => { console.error(error); process.exit(1); });
+"""
+
+
+def _in_node(program: str, server: RunningServer, folder: Path) -> Any:
+    """What a program of node's amqplib prints."""
     modules = Path(os.environ.get("REMUDA_NODE_MODULES", _MODULES))
     node = shutil.which("node")
     if node is None or not (modules / "amqplib").is_dir():
         if os.environ.get("CI") == "true":
             pytest.fail("CI skips nothing: tools/setup.sh installs node's amqplib")
         pytest.skip("there is no node with amqplib here; tools/setup.sh installs it")
-    script = tmp_path / "client.js"
-    script.write_text(_NODE)
+    script = folder / "client.js"
+    script.write_text(program)
     done = subprocess.run(
         [node, str(script), server.url, fresh("node")], env={**os.environ, "NODE_PATH": str(modules)},
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"inOrder": True, "returned": 1, "code": 404, "left": 0}
+    return json.loads(done.stdout)
+
+
+def test_node_amqplib(server: RunningServer, tmp_path: Path) -> None:
+    """S2."""
+    assert _in_node(_NODE, server, tmp_path) == {"inOrder": True, "returned": 1, "code": 404, "left": 0}
+
+
+def test_node_amqplib_reads_a_stream(server: RunningServer, tmp_path: Path) -> None:
+    """S1, S2: as often as it likes, from an offset it has seen."""
+    found = _in_node(_NODE_STREAM, server, tmp_path)
+    assert found == {"numbers": [*range(50)], "again": [*range(40, 50)]}
 
 
 def test_many_clients_share_one_queue(server: RunningServer) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.amqp.frames import PROTOCOL_HEADER, Event, FrameParser, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import PROTOCOL_HEADER, Event, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BY_INDEX,
     BasicAck,
     BasicDeliver,
@@ -28,9 +28,9 @@ from remuda.amqp.methods import (
     Method,
     QueueDeclare,
 )
-from remuda.server.amqp.channels import Confirms, Taken, Unanswered, UnknownTag
-from remuda.server.amqp.connection import Limits, ServerConnection, Stage
-from remuda.server.amqp.failures import Failure
+from remuda.server.amqp.protocol.channels import Confirms, Taken, Unanswered, UnknownTag
+from remuda.server.amqp.protocol.connection import Limits, ServerConnection, Stage
+from remuda.server.amqp.protocol.failures import Failure
 from tests.server.amqp.test_reading import flat
 
 LIMITS = Limits(frame_max=8192, message_max=100_000, channel_max=8)
@@ -204,13 +204,13 @@ def test_confirms_come_in_order_and_once(batches: list[tuple[int, set[int]]], ra
     confirms, waiting, parser = Confirms(1), [], FrameParser()
     for count, refused in batches:
         batch = confirms.expect(confirms.next(count), count)
-        waiting.append((batch, {row for row in refused if row < count}))
-    wrong = {batch.tags[row] for batch, refused in waiting for row in refused}
+        waiting.append((batch, sorted(row for row in refused if row < count)))
+    wrong = {batch.tags[row] for batch, rows in waiting for row in rows}
     random.shuffle(waiting)
     told: dict[int, bool] = {}
     done = 0
-    for batch, refused in waiting:
-        for _, method, _, _ in parser.feed(b"".join(confirms.settle(batch, refused, []))):
+    for batch, rows in waiting:
+        for _, method, _, _ in parser.feed(b"".join(confirms.settle(batch, rows, []))):
             upto = method.delivery_tag  # type: ignore[attr-defined]
             for tag in range(done + 1, upto + 1):
                 told[tag] = isinstance(method, BasicAck)

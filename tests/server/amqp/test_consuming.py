@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import kombu
 import pika
 import pytest
 
-from remuda.server.amqp.connection import Limits
+from remuda.server.amqp.protocol.connection import Limits
 from tests.server.amqp.kit import Client, closing, eventually, fresh
 from tests.servers.amqpd import RunningServer
 
@@ -208,3 +209,51 @@ def test_a_silent_peer_is_dropped_and_what_it_held_comes_back() -> None:
 
         eventually(back)  # nobody serves the silent connection meanwhile, so no heartbeat leaves it
         eventually(lambda: len(server.server.clients) == 1)
+
+
+def test_s2_a_celery_worker_has_one_limit_for_all_its_queues(server: RunningServer, client: Client) -> None:
+    """Kombu decides by the server's name and version whether a limit has to be `global` for that."""
+    names = [fresh() for _ in range(3)]
+    for name in names:
+        client.channel.queue_declare(name)
+        client.publish(name, b"1", b"2")
+    with kombu.Connection(server.url, heartbeat=0) as connection:
+        assert not connection.qos_semantics_matches_spec
+        channel = connection.channel()
+        channel.basic_qos(0, 1, not connection.qos_semantics_matches_spec)
+        seen: list[Any] = []
+        for name in names:
+            channel.basic_consume(name, no_ack=False, callback=seen.append)
+        for number in range(1, 7):
+            while len(seen) < number:
+                connection.drain_events(timeout=60)
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.1)
+            assert len(seen) == number  # and not one from each queue
+            channel.basic_ack(seen[-1].delivery_tag)
+
+
+def test_f1_consumers_of_a_queue_with_rules_per_key(client: Client, server: RunningServer) -> None:
+    """F1, F2: order per key holds over all consumers, whichever way they came; the key is a header of theirs."""
+    name = fresh()
+    client.channel.queue_declare(name)
+    server.broker.configure_queue(name, ordered=True, flow_key="header:tenant")
+    for number, tenant in enumerate("aabab"):
+        client.publish(name, b"%d" % number, headers={"tenant": tenant})
+    takers = [Taker(client, name, prefetch=10) for _ in range(2)]
+
+    def bodies() -> list[bytes]:
+        client.connection.process_data_events(0.05)
+        return sorted(body for taker in takers for body in taker.bodies)
+
+    eventually(lambda: bodies() == [b"0", b"2"])
+    assert [body for taker in takers for body in taker.rest() if body not in (b"0", b"2")] == []
+    for taker in takers:
+        for method, body in taker.got:
+            if body == b"0":
+                taker.channel.basic_nack(method.delivery_tag, requeue=True)
+    eventually(lambda: bodies() == [b"0", b"0", b"2"])
+    for taker in takers:
+        if taker.got and taker.got[-1][1] == b"0":
+            taker.channel.basic_ack(taker.got[-1][0].delivery_tag)
+    eventually(lambda: bodies() == [b"0", b"0", b"1", b"2"])

@@ -73,14 +73,6 @@ def test_impossible_arguments_are_refused(client: Client, arguments: dict[str, A
     assert text.startswith("PRECONDITION_FAILED - ")
 
 
-def test_streams_are_refused_in_so_many_words(server: RunningServer) -> None:
-    """S1."""
-    with Client(server.url) as client, pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-        client.channel.queue_declare(fresh(), durable=True, arguments={"x-queue-type": "stream"})
-    assert caught.value.reply_code == 540
-    assert "streams are not offered" in caught.value.reply_text
-
-
 def test_exchanges_are_compared_too(client: Client) -> None:
     """S1."""
     name = fresh("x")
@@ -286,7 +278,10 @@ def test_vhosts_keep_apart(server: RunningServer, client: Client) -> None:
         client.publish(name, b"here")
         assert client.bodies(name) == [b"here"]
         assert inside.bodies(name) == [b"there"]
-    assert client.refused(lambda ch: ch.queue_declare(f"other/{name}", passive=True))[0] == 403
+    assert client.refused(lambda ch: ch.queue_declare(f"other/{name}", passive=True))[0] == 404
+    client.channel.queue_declare(f"other/{name}")  # a name like any other
+    assert client.refused(lambda ch: ch.queue_declare(f"vhost:other/{name}"))[0] == 403
+    assert client.refused(lambda ch: ch.queue_declare("vhost:new/q"))[0] == 403
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*NOT_ALLOWED - vhost nowhere not found"):
         Client(server.url.replace("%2F", "nowhere"))
 

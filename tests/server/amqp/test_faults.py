@@ -14,8 +14,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicConsume,
     BasicDeliver,
@@ -30,7 +30,7 @@ from remuda.amqp.methods import (
     QueueDeclare,
 )
 from remuda.model.errors import DiskFull
-from remuda.server.amqp.connection import Limits
+from remuda.server.amqp.protocol.connection import Limits
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 from tests.servers.faultproxy import FaultProxy

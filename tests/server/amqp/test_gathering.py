@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from remuda.server.amqp.gathering import Gathering
+from remuda.server.amqp.messages.commit_group import CommitGroup
 
 _LIMIT = 100.0
 
@@ -28,16 +28,16 @@ class Commits:
         self._under_way -= 1
 
 
-def _run(play: Callable[[Gathering], Awaitable[None]]) -> None:
+def _run(play: Callable[[CommitGroup], Awaitable[None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(_LIMIT):
-            await play(Gathering())
+            await play(CommitGroup())
 
     asyncio.run(main())
 
 
 def test_what_comes_during_a_commit_goes_with_the_next() -> None:
-    async def play(gathering: Gathering) -> None:
+    async def play(gathering: CommitGroup) -> None:
         commits = Commits(0.05)
         first = [gathering.add(commits.work, 1) for _ in range(3)]
         await asyncio.sleep(0.01)
@@ -51,7 +51,7 @@ def test_what_comes_during_a_commit_goes_with_the_next() -> None:
 def test_publishers_that_take_turns_come_to_share_one_commit() -> None:
     """Each waits for its confirm before it sends more: one commit waits for those whom the last one confirmed."""
 
-    async def play(gathering: Gathering) -> None:
+    async def play(gathering: CommitGroup) -> None:
         commits = Commits(0.02)
 
         async def publisher(late: float) -> None:
@@ -68,7 +68,7 @@ def test_publishers_that_take_turns_come_to_share_one_commit() -> None:
 def test_what_comes_on_one_channel_before_its_commit_goes_with_it_in_one_piece() -> None:
     """A commit waits until all of the window that it confirmed last is there, in however many parts it comes."""
 
-    async def play(gathering: Gathering) -> None:
+    async def play(gathering: CommitGroup) -> None:
         commits = Commits(0.05)
         await gathering.add(commits.work, 100)
         gathering._patience = _LIMIT  # however slow this machine is
@@ -89,7 +89,7 @@ def test_what_comes_on_one_channel_before_its_commit_goes_with_it_in_one_piece()
 def test_what_takes_for_ever_holds_up_nobody() -> None:
     """As where a queue confirms when a consumer has answered, and none does."""
 
-    async def play(gathering: Gathering) -> None:
+    async def play(gathering: CommitGroup) -> None:
         never = gathering.add(asyncio.Event().wait, 1)  # type: ignore[arg-type]
         await gathering.add(Commits(0.0).work, 1)
         await gathering.add(Commits(0.0).work, 1)
@@ -102,7 +102,7 @@ def test_one_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> None
     async def fails() -> None:
         raise ZeroDivisionError
 
-    async def play(gathering: Gathering) -> None:
+    async def play(gathering: CommitGroup) -> None:
         commits = Commits(0.0)
         await asyncio.gather(gathering.add(fails, 1), gathering.add(commits.work, 1))
         await gathering.add(commits.work, 1)

@@ -11,9 +11,9 @@ import pika.exceptions
 import pytest
 
 from benchmarks.raw_amqp import Confirmed, RawClient
-from remuda.amqp.frames import add_content, method_frame
-from remuda.amqp.methods import BasicPublish, BasicReturn, ConfirmSelect, ConfirmSelectOk
-from remuda.amqp.properties import Properties, encode_properties
+from remuda.amqp.codec.frames import add_content, method_frame
+from remuda.amqp.codec.methods import BasicPublish, BasicReturn, ConfirmSelect, ConfirmSelectOk
+from remuda.amqp.codec.properties import Properties, encode_properties
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicAck,
     BasicConsume,
     BasicPublish,
@@ -16,7 +16,7 @@ from remuda.amqp.methods import (
     Method,
     QueueDeclare,
 )
-from remuda.server.amqp.connection import Stage
+from remuda.server.amqp.protocol.connection import Stage
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.server.amqp.test_faults import RawPeer
 from tests.servers.amqpd import RunningServer

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.amqp.frames import Event, FrameParser, add_content, method_frame
-from remuda.amqp.methods import BasicAck, BasicNack, BasicPublish, QueueDeclare
-from remuda.amqp.properties import Properties, encode_properties
-from remuda.server.amqp.reading import Acks, Publications, RequestReader
+from remuda.amqp.codec.frames import Event, FrameParser, add_content, method_frame
+from remuda.amqp.codec.methods import BasicAck, BasicNack, BasicPublish, QueueDeclare
+from remuda.amqp.codec.properties import Properties, encode_properties
+from remuda.server.amqp.protocol.request_reader import Acks, Publications, RequestReader
 
 _FRAME_MAX, _BODY_MAX = 4096, 20_000
 _PROPERTIES = [encode_properties(Properties(delivery_mode=2)), b"\0\0", encode_properties(Properties(message_id="x"))]

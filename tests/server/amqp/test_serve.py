@@ -29,9 +29,10 @@ from remuda.cli.app import app
 from remuda.model.errors import InvalidOption, NotAllowed, RemudaError
 from remuda.model.message import Message
 from remuda.server.addresses import read_address
-from remuda.server.amqp.connection import Limits
+from remuda.server.amqp.protocol.connection import Limits
+from remuda.server.certificates import Certificates
 from remuda.server.dashboard import DashboardListener
-from remuda.server.serving import AmqpListener, allow_many_connections, capped_by_files, tls_context
+from remuda.server.serving import AmqpListener, allow_many_connections, capped_by_files
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -180,7 +181,7 @@ def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
         with pytest.raises(RemudaError, match="cannot listen"), Bus("memory://") as bus:
             asyncio.run(DashboardListener(bus, f"127.0.0.1:{port}").open(broker))
     with pytest.raises(InvalidOption, match="cannot be used"):
-        tls_context(str(tmp_path / "none"), str(tmp_path / "none"))
+        Certificates(str(tmp_path / "none"), str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -254,12 +255,12 @@ def test_own_options_reach_no_farther_than_what_was_granted(guarded: RunningServ
         for_own = {"x-remuda-expired-queue": "ann-late"}
         ann.channel.queue_declare("ann-near", arguments=for_own)
         assert ann.refused(
-            lambda ch: ch.queue_declare("ann-far", arguments={"x-remuda-expired-queue": "lab/late"})
+            lambda ch: ch.queue_declare("ann-far", arguments={"x-remuda-expired-queue": "vhost:lab/late"})
         )[0] == 403  # fmt: skip
     with Client(_url(guarded, "eve", "battery%20staple", "lab")) as eve:
         if "x-remuda-expired-queue" in arguments:
             eve.channel.queue_declare("q", arguments=arguments)
-            assert guarded.broker.queue("lab/q").options.expired_queue == "lab/bob-late"
+            assert guarded.broker.queue("vhost:lab/q").options.expired_queue == "vhost:lab/bob-late"
         else:
             assert eve.refused(lambda ch: ch.queue_declare("far", arguments=arguments))[0] == 403
 
@@ -278,10 +279,10 @@ def test_tls(tmp_path: Path) -> None:
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     with pytest.raises(InvalidOption, match="encrypted"):  # nobody is there to be asked for the passphrase
-        tls_context(str(certificate), str(encrypted))
+        Certificates(str(certificate), str(encrypted))
     for wrong in (certificate, tmp_path / "missing", tmp_path):
         with pytest.raises(InvalidOption, match=r"cannot be used"):
-            tls_context(str(certificate), str(wrong))
+            Certificates(str(certificate), str(wrong))
     with serving(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key)) as served:
         assert served.url.startswith("amqps://127.0.0.1:")
         parameters = pika.URLParameters(f"{served.url}/")

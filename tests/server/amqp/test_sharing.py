@@ -11,9 +11,8 @@ import pytest
 
 from remuda import Bus
 from remuda.model.message import Message
-from remuda.model.routing import Binding
-from remuda.server.amqp.queues import QueueDeclaration
-from remuda.server.amqp.topology import DECLARED
+from remuda.model.queues.routing import DECLARED, Binding
+from remuda.server.amqp.declarations.queues import QueueDeclaration
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 
@@ -90,7 +89,13 @@ def test_headers_are_texts_in_python_and_what_they_were_on_the_wire(bus: Bus, sh
     assert delivery is not None
     message = delivery[0]
     assert message.id == "mine"
-    assert message.headers == {"n": "5", "on": "true", "deep": '{"list":["1","x"]}', "amqp-exchange": "typed-x"}
+    assert message.headers == {
+        "n": "5",
+        "on": "true",
+        "deep": '{"list":["1","x"]}',
+        "none": "",
+        "amqp-exchange": "typed-x",
+    }
     delivery.nack(front=True)
     method, properties, _ = shared.get("typed")
     assert (properties.headers, method.redelivered, method.exchange) == (headers, True, "typed-x")

@@ -5,46 +5,54 @@ No threads and no clock, so that a simulation can drive it step by step on a sim
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from remuda.broker.embedded.attempts import FILE as ATTEMPTS_FILE
-from remuda.broker.embedded.attempts import AttemptMarks, Survey, first_known
+from remuda.broker.embedded.clock_set_back import wait_again
+from remuda.broker.embedded.delivering.attempts import FILE as ATTEMPTS_FILE
+from remuda.broker.embedded.delivering.attempts import AttemptMarks, Survey, first_known
+from remuda.broker.embedded.delivering.stores import store_of
+from remuda.broker.embedded.delivering.tail_cache import TailCache
 from remuda.broker.embedded.extensions import Extensions, MessageStore
-from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.options import BrokerOptions
 from remuda.collector import resting_collector
-from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
 from remuda.core.extensions import MessageFacts
 from remuda.core.operating import Begun
-from remuda.core.snapshot import FrozenCore
-from remuda.log.checkpoint import Mark
+from remuda.core.queues.notes import runs_of
+from remuda.core.recovery import snapshot
+from remuda.core.recovery.reloading import Left
+from remuda.core.recovery.snapshot import FrozenCore
 from remuda.log.disk import Disk
 from remuda.log.log import Log
-from remuda.log.recovery import RecoveryReport
-from remuda.log.tail import Batch, LogOptions
-from remuda.log.walk import Damage
-from remuda.model.commands import Settle
+from remuda.log.repair.recovery import Recovery, RecoveryReport
+from remuda.log.state.checkpoint import Mark
+from remuda.log.tail.record_scan import Damage
+from remuda.log.tail.writer import LogOptions, WriteBatch
 from remuda.model.document import Document, document
-from remuda.model.errors import InvalidMessage, RemudaError
+from remuda.model.errors import DiskFull, InvalidMessage, RemudaError
 from remuda.model.ids import Snowflakes
-from remuda.model.messages import Messages
-from remuda.model.options import Persistence
+from remuda.model.life import PARKED
+from remuda.model.message import Message
+from remuda.model.messages import Messages, cell
+from remuda.model.operations.commands import Settle
+from remuda.model.queues.options import Persistence
 from remuda.model.records import REMOVED, Appended, Event, Events, QueueChange
-from remuda.model.runs import Run, merged
-from remuda.model.state import PARKED
+from remuda.model.topic_types import TopicTypes
+from remuda.model.values.number_runs import Run, merged
+from remuda.native.attributes import mypyc_attr
 
 MAX_BATCH_BYTES: Final = 1 << 30
 _PER_BATCH: Final = 512
 _PER_MESSAGE: Final = 192
 """Generous guesses of the bytes that a message takes in the log beside its body."""
-PER_SINGLE: Final = _PER_BATCH + _PER_MESSAGE
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Engine:
     """One log, and the queues rebuilt from it."""
 
@@ -59,30 +67,16 @@ class Engine:
     ) -> None:
         self.options = options
         self.extensions = extensions
-        self.core = Core(
-            Snowflakes(worker),
-            auto_queue_creation=options.auto_queue_creation,
-            default_queue=options.default_queue,
-            default_options=options.queue_defaults,
-            compacter=Compacter(options.compact, options.compact_objects),
-            strategy_for=extensions.strategy_for,
-            handler_for=extensions.handler_for,
-            facts_of=self._facts,
-        )
+        self._snowflakes = Snowflakes(worker)
         self._stores: dict[str, MessageStore] = {}
-        self._recent = RecentMessages()
+        self._recent = TailCache()
+        self.core = self._new_core()
         self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes), readable=snapshot.readable)
         try:
-            with resting_collector():
-                if recovery.snapshot is not None:
-                    snapshot.load(self.core, recovery.snapshot)
-                for record in recovery.records:
-                    self.core.replay(record)
+            self._replay(recovery)
             self.report: RecoveryReport = recovery.report
             self.report.found = dict(self.core.found)
             self.report.damages += self._missing(self.log.uncovered())
-            self.core.recorder.next_offset = self.log.next_offset
-            self.core.recorder.next_position = self.log.next_position
             self.attempts = AttemptMarks(disk.path(ATTEMPTS_FILE))
             survivors = None if survey is None else survey()
             self.begun: Begun = self.attempts.runs
@@ -91,20 +85,59 @@ class Engine:
             self.survivors = frozenset() if survivors is None else survivors.alive
             self.unclaimed = bool(self.survivors)
             """Whether deliveries in flight wait for guests that survived the last host to reclaim them."""
+            waits_again = wait_again(self.core, self.log, now)
             self.core.resume(now, self.begun, keep=self.unclaimed)
             self.record()
             self.commit(sync=True)
+            if waits_again:  # which is on no record, so that the next start would find another order
+                with contextlib.suppress(DiskFull):
+                    self.checkpoint()
         except BaseException:
             self.log.close()
             raise
 
-    def make_room(self, messages: Messages) -> int:
-        """Refuse a batch that the disk has no room for, before anything changes. Returns its approximate size."""
+    def _new_core(self) -> Core:
+        options, extensions = self.options, self.extensions
+        return Core(
+            self._snowflakes,
+            auto_queue_creation=options.auto_queue_creation,
+            default_queue=options.default_queue,
+            default_options=options.queue_defaults,
+            compacter=Compacter(options.compact, options.compact_objects),
+            types=TopicTypes(options.infer_types) if options.infer_types else None,
+            strategy_for=extensions.strategy_for,
+            handler_for=extensions.handler_for,
+            facts_of=self._facts,
+            message_of=self._message,
+        )
+
+    def _replay(self, recovery: Recovery) -> None:
+        with resting_collector():
+            if recovery.snapshot is not None:
+                snapshot.load(self.core, recovery.snapshot)
+            for record in recovery.records:
+                self.core.replay(record)
+        self.core.recorder.next_offset = self.log.next_offset
+        self.core.recorder.next_position = self.log.next_position
+
+    def begin_again(self, now: int, left: Left) -> RecoveryReport:
+        """After an error that may have left the queues half changed: rebuild them from the log. Everything that was
+        decided before must be in it. Consumers go on with what they hold, whose records follow with the next ones."""
+        old = self.core
+        self._recent, self._stores = TailCache(), {}
+        self.log, recovery = self.log.opened_again(snapshot.readable)
+        self.core = self._new_core()
+        self._replay(recovery)
+        left.claimed_later = self.unclaimed
+        self.core.go_on(old, now, left)
+        self.report.damages += recovery.report.damages
+        return recovery.report
+
+    def make_room(self, messages: Messages) -> None:
+        """Refuse a batch that the disk has no room for, before anything changes."""
         bodies = messages.bodies
-        if len(bodies) == 1:
-            size = len(bodies[0]) + _PER_BATCH + _PER_MESSAGE
-        else:
-            size = sum(map(len, bodies)) + _PER_BATCH + _PER_MESSAGE * len(bodies)
+        size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+        size += _PER_BATCH + _PER_MESSAGE * len(bodies)
         if size > MAX_BATCH_BYTES:
             raise InvalidMessage(
                 f"a batch of {size} bytes is over the limit of {MAX_BATCH_BYTES}; nothing was stored. "
@@ -112,33 +145,48 @@ class Engine:
             )
         if size > self.log.room:
             self.log.reserve(size)
-        return size
 
     def make_room_for_answer(self, command: Settle) -> None:
         """As `make_room`, for the events of an answer: two rows for each run, with the reason."""
         queue, settlement = self.core.queues.get(command.queue), command.settlement
         lease = queue.leases.get(command.lease) if queue is not None else None
         runs = command.runs if command.runs is not None else lease.runs if lease is not None else []
-        text = len(settlement.reason or "") + len(settlement.detail or "") + len(command.queue)
-        size = 4096 + 2 * max(len(runs), 1) * (64 + 4 * (text + len(settlement.consumer or "")))
-        self.log.reserve(size, use_spare=True)
+        text = len(command.queue)
+        if settlement.reason is not None:
+            text += len(settlement.reason)
+        if settlement.detail is not None:
+            text += len(settlement.detail)
+        if settlement.consumer is not None:
+            text += len(settlement.consumer)
+        size = 4096 + 2 * (len(runs) or 1) * (64 + 4 * text)
+        if size > self.log.room:
+            self.log.reserve(size, use_spare=True)
+
+    def decided(self) -> Effects:
+        """Everything that followed from commands since the last time. In memory it is done; its records are yet to be
+        appended to the log."""
+        effects = self.core.recorder.drain()
+        for record in effects.records:
+            if type(record) is Appended:
+                self._cache(record)
+            elif type(record) is QueueChange and record.action == REMOVED:
+                self._stores.pop(record.queue, None)
+        if effects.parks:
+            for record in effects.records:
+                if type(record) is Events:
+                    for event in record.rows:
+                        if event.state in PARKED:
+                            self._discard(event)
+        return effects
 
     def record(self) -> Effects:
         """Append what the core decided to the log. It does not count before the next commit."""
-        effects = self.core.recorder.drain()
+        effects = self.decided()
         for record in effects.records:
-            size = self.log.append(record)
-            if isinstance(record, Appended):
-                self.store(record, size)
-            elif isinstance(record, Events):
-                for event in record.rows:
-                    if event.state in PARKED:
-                        self._discard(event)
-            elif isinstance(record, QueueChange) and record.action == REMOVED:
-                self._stores.pop(record.queue, None)
+            self.log.append(record)
         return effects
 
-    def take(self) -> Batch:
+    def take(self) -> WriteBatch:
         """Take what is to be written next; one batch at a time."""
         return self.log.take()
 
@@ -184,9 +232,9 @@ class Engine:
     def close(self) -> None:
         self.log.close()
 
-    def store(self, record: Appended, size: int) -> None:
+    def _cache(self, record: Appended) -> None:
         """Keep new messages in memory for consumers that follow close behind."""
-        self._recent.put(record.first, record.messages, size)
+        self._recent.put(record.first, record.messages)
         if type(record.queues) is tuple:
             for name in record.queues:
                 (self._stores.get(name) or self._store_of(name)).put(record.first, record.messages)
@@ -200,7 +248,7 @@ class Engine:
         if store is None:
             queue = self.core.queues.get(name)
             options = queue.options if queue is not None else self.core.registry.default_options
-            store = self._stores[name] = self.extensions.store_for(name, options)
+            store = self._stores[name] = store_of(self.extensions.store_for, name, options)
         return store
 
     def _missing(self, gaps: list[range]) -> tuple[Damage, ...]:
@@ -213,7 +261,7 @@ class Engine:
         for queue in self.core.queues.values():
             if queue.options.persistence is Persistence.MEMORY:
                 continue
-            for first, count in queue.live():
+            for first, count in (*queue.live(), *runs_of([queue.notes.table])):
                 for gap in gaps[max(bisect_right(starts, first) - 1, 0) :]:
                     if gap.start >= first + count:
                         break
@@ -234,7 +282,18 @@ class Engine:
                 held = self.log.fetch(one).messages
             except RemudaError:  # an unreadable message keeps its place; reading it raises
                 return None
-        return MessageFacts(held.id(0), len(held.bodies[0])) if held.bodies else None
+        if not held.bodies:
+            return None
+        return MessageFacts(held.id(0), len(held.bodies[0]), cell(held.key, 0), cell(held.headers, 0))
+
+    def _message(self, offset: int) -> Message | None:
+        held = self._recent.take([(offset, 1)])
+        if held is None:
+            try:
+                held = self.log.fetch([(offset, 1)]).messages
+            except RemudaError:
+                return None
+        return held[0] if held.bodies else None
 
     def _discard(self, event: Event) -> None:
         store = self._stores.get(event.queue)

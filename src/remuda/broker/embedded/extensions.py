@@ -7,11 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from remuda.broker.embedded.window import Window
+from remuda.broker.embedded.delivering.head_cache import HeadCache
 from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
-from remuda.core.strategies import by_type
+from remuda.core.queues.strategies import by_type
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
+from remuda.model.queues.options import QueueOptions
 from remuda.model.records import Record
 
 
@@ -43,7 +43,7 @@ StoreFor = Callable[[str, QueueOptions], MessageStore]
 
 
 def window_store(queue: str, options: QueueOptions) -> MessageStore:
-    return Window(options.queue_size)
+    return HeadCache(options.queue_size)
 
 
 class Extensions(msgspec.Struct, frozen=True, kw_only=True):

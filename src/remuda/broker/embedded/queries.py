@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from remuda.broker.embedded.durability import Durability
-from remuda.broker.embedded.notices import Handler
-from remuda.broker.embedded.upkeep import Upkeep
+import contextlib
+
+from remuda.broker.embedded.delivering.notices import Handler
+from remuda.broker.embedded.restoring import BeingRestored
+from remuda.broker.embedded.storing.durability import Durability
+from remuda.broker.embedded.upkeep.background import Upkeep
+from remuda.broker.roster import Roster
 from remuda.log.eventlog import EventLog
-from remuda.log.recovery import RecoveryReport
+from remuda.log.repair.recovery import RecoveryReport
 from remuda.model.document import Document
 from remuda.model.errors import NotFound
-from remuda.model.filters import MessageFilter
-from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.notes import Noted, noted_in
+from remuda.model.operations.commands import Clear
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import Health, ParkedMessage, QueueInfo, Removed
+from remuda.model.operations.worker_orders import Cancellation, Orders, Worker, WorkerOrder
+from remuda.model.queues.flow_info import FlowInfo
+from remuda.model.queues.routing import Binding, ExchangeKind
+from remuda.model.state import State
+from remuda.model.values.number_runs import merged
 
 
 class Queries(Durability):
     """Answers from the queues as they are now, and from the log."""
 
     upkeep: Upkeep
+    roster: Roster
 
     def health(self) -> Health:
         """Live: it works, or will by itself once the disk has room. Ready: it accepts every command."""
         problems = {f"upkeep: {duty}": reason for duty, reason in self.upkeep.troubles.copy().items()}
-        if self._closed:
-            problems["broker"] = self._closed_text
-        elif self._group.failure is not None:
-            problems["broker"] = str(self._group.stopped())
+        if self._group.failure is not None or self.closed:
+            problems["broker"] = str(self._ended())
+        elif self.restoration.error is not None:
+            problems["errors"] = "the broker is being restored after an unexpected error"
+        elif (problem := self.restoration.problem) is not None:
+            problems["errors"] = problem
         live = "broker" not in problems
         trouble = self.trouble
         if live and trouble is not None:
@@ -46,9 +59,27 @@ class Queries(Durability):
         with self._asking() as core:
             return core.parked(name, chosen, limit)
 
+    def flow(self, name: str, limit: int) -> FlowInfo:
+        with self._asking() as core:
+            return core.flow(name, limit, self.clock())
+
     def waiting(self, name: str) -> list[tuple[int, int]]:
         with self._asking() as core:
             return core.waiting(name)
+
+    def notes(self, queue: str, offset: int) -> list[Noted]:
+        """The notes on a message of this queue, in the order in which they came."""
+        with self._asking() as core:
+            places = core.notes(queue, offset)
+        if not places:
+            return []
+        runs = merged((place, 1) for place in places)
+        held = self.engine.recent(runs)
+        if held is None:
+            self.flush()
+            fetched = self.engine.log.fetch(runs)
+            held = fetched.messages
+        return list(noted_in(held, places))
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
         with self._asking() as core:
@@ -63,9 +94,51 @@ class Queries(Durability):
             raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
         return found
 
+    def known(self, id: str) -> tuple[int, list[int]]:
+        """The messages with this id, the newest first, and the offset up to which the log was looked through."""
+        with self._asking() as core:
+            upto = core.recorder.next_offset
+        self.flush()
+        return upto, self.engine.log.find_ids(id)
+
+    # Workers
+
+    def workers(self) -> list[Worker]:
+        return self.roster.all()
+
+    def order_worker(self, id: str, order: WorkerOrder, who: str) -> None:
+        self.roster.order(id, order, who)
+
+    def cancel_running(self, queue: str, offset: int, who: str) -> bool:
+        view = next((one for one in self.document(offset).queues if one.queue == queue), None)
+        return view is not None and self.roster.cancel(Cancellation(queue, offset, who), view.attempts)
+
+    def tell_worker(self, worker: Worker) -> Orders:
+        for wanted, attempt in self.roster.cancelling():
+            self._follow_up(wanted, attempt)
+        return self.roster.tell(worker)
+
+    def _follow_up(self, wanted: Cancellation, attempt: int) -> None:
+        """Forget a cancellation once its message has ended. If its worker was lost, the message ends here."""
+        try:
+            views = self.document(wanted.offset).queues
+        except NotFound:
+            views = ()
+        view = next((one for one in views if one.queue == wanted.queue), None)
+        if view is not None and view.state is State.FETCHED and view.attempts >= attempt:
+            return
+        self.roster.cancelled(wanted)
+        if view is not None and view.state in (State.QUEUED, State.RETRY) and view.attempts >= attempt:
+            runs = ((wanted.offset, 1),)
+            self.submit(Clear(wanted.queue, offsets=runs, reason="cancelled", who=wanted.who or None))
+            self.flush()
+
+    def worker_left(self, id: str) -> None:
+        self.roster.leave(id)
+
     def reader(self) -> EventLog:
         """The log for spectators, up to now."""
-        from remuda.log.reader import Reader
+        from remuda.log.readers.reader import Reader
 
         self.flush()
         return Reader(self.engine.log.disk)
@@ -86,9 +159,15 @@ class Queries(Durability):
         return self.engine.report
 
     def checkpoint(self) -> None:
-        self.upkeep.checkpoint()
+        while True:
+            with self._asking():  # not while the queues are rebuilt
+                pass
+            with contextlib.suppress(BeingRestored):
+                return self.upkeep.checkpoint()
 
     def collect(self) -> Removed:
-        self.upkeep.checkpoint()
-        self.upkeep.seal()
-        return self.upkeep.collect()
+        while True:
+            with contextlib.suppress(BeingRestored):
+                self.checkpoint()
+                self.upkeep.seal()
+                return self.upkeep.collect()

@@ -16,27 +16,29 @@ from typing import Final
 
 import msgspec
 
-from remuda.broker.embedded import stalls
-from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock
-from remuda.broker.embedded.durability import DEFERMENT, PROBE, SMALL_RECORD
-from remuda.broker.embedded.engine import PER_SINGLE
+from remuda.broker.embedded.delivering.attempts import Survey
+from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.embedded.extensions import Extensions
-from remuda.broker.embedded.forks import closed_after_fork
-from remuda.broker.embedded.inbox import Inbox
-from remuda.broker.embedded.inside import is_refusal
-from remuda.broker.embedded.mutex import Mutex
+from remuda.broker.embedded.locks.forks import Owned, closed_after_fork
+from remuda.broker.embedded.locks.mutex import Mutex
+from remuda.broker.embedded.locks.reentrancy import is_refusal
+from remuda.broker.embedded.locks.uninterrupted import Uninterrupted
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.embedded.queries import Queries
-from remuda.broker.embedded.submission import Submission
-from remuda.broker.embedded.timer import Timer
-from remuda.broker.embedded.uninterrupted import Uninterrupted
-from remuda.broker.embedded.upkeep import Upkeep
+from remuda.broker.embedded.restoring import Restoration
+from remuda.broker.embedded.storing.durability import PROBE, SMALL_RECORD
+from remuda.broker.embedded.storing.write_progress import AWAITING_SYNC, CLOSED, TORN
+from remuda.broker.embedded.upkeep.background import Upkeep
+from remuda.broker.embedded.upkeep.timer import Timer
 from remuda.broker.options import BrokerOptions
+from remuda.broker.roster import Roster
 from remuda.core.effects import Dispatch
-from remuda.core.ready import NEVER
+from remuda.core.queues.ready import NEVER
 from remuda.log.disk import Disk
-from remuda.model.commands import (
+from remuda.model.errors import BrokerClosed, Duplicate, Refused, RemudaError, StorageError
+from remuda.model.messages import Messages
+from remuda.model.operations.commands import (
     CancelPull,
     Command,
     EndUnreadable,
@@ -47,16 +49,10 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.errors import BrokerClosed, Duplicate, Refused, RemudaError, StorageError
-from remuda.model.messages import Messages
-from remuda.model.results import Receipt
+from remuda.model.operations.results import Receipt
 from remuda.model.settlement import Outcome, Settlement
 
 _log = logging.getLogger("remuda.broker")
-_PLAIN_ANSWER: Final = 4096 + 2 * (64 + 8 * 255)
-"""More bytes than the answer to one run can take without its reason: names have at most 255 bytes."""
-_PER_LETTER: Final = 8
-"""The bytes for each letter of the reason: two rows, in UTF-8."""
 _FORKED: Final = (
     "this broker belongs to the process that opened it, and a fork of that process cannot use it; nothing was changed. "
     "Open a broker in the new process, or start the process by spawning"
@@ -88,18 +84,19 @@ class Runtime(Queries):
         """Whether other processes are served, one of which takes over when this one ends."""
         self._owed: list[Command] = []
         """Commands of consumers that left while nothing could be stored, to be executed later."""
-        self._verbs = {
-            Publish: self._publish,
-            Pull: self._pull,
-            Settle: self._settle,
-        }
+        self.restoration = Restoration(self)
+        self.let_go_first: Callable[[], None] | None = None
+        """What ends with this broker, and begins to end when it stops for good."""
+        self.roster = Roster(self.clock)
         self._timer = Timer(self)
+        self.engine.core.registry.on_wake = self._timer.nudge
         self.upkeep = Upkeep(self, volatile=volatile)
         self._closing = Uninterrupted(self._close)
         try:
             self._timer.start()
             self.upkeep.start()
-            closed_after_fork(self)
+            self._owned = Owned(self.disown)
+            closed_after_fork(self._owned)
         except BaseException:
             # Ctrl-C while it was opened: the caller does not get it to close it.
             self._closing.begin()
@@ -107,16 +104,15 @@ class Runtime(Queries):
 
     # Executing commands
 
-    begin = Submission.submit
+    def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
+        return self.submit(command, inbox, wait=wait)
+
     """The same as `submit`: no other process needs to be waited for."""
 
     def _refuse(self, command: Command) -> Pending:
-        if self._closed:
-            raise BrokerClosed(self._closed_text)
-        if self._group.failure is not None:
-            raise self._group.stopped()
-        assert self._stalled is not None
-        return self._owe(command, stalls.refusal(self._stalled))
+        if self._group.failure is not None or self.closed:
+            raise self._ended()
+        return self._owe(command, self._refusal())
 
     def _mend(self, command: Command, error: BaseException) -> Pending:
         # As `_changing`.
@@ -124,99 +120,85 @@ class Runtime(Queries):
             self._note_trouble(error)
             return self._owe(command, error)
         if not is_refusal(error):
-            self._give_up(error)
+            self._cut_short(error, command)
         raise error
 
-    def _publish(self, command: Publish, now: int, inbox: Inbox | None, wait: bool) -> Pending:
+    def let_go(self) -> None:
+        self._closing.begin() if self.let_go_first is None else self.let_go_first()
+
+    def _took_over(self) -> None:
+        registry = self.engine.core.registry
+        registry.on_wake = self._timer.nudge
+        self.upkeep.log_was_opened_again()
+        self._timer.nudge(0)
+
+    def _carry_out(self, command: Command, now: int, inbox: Inbox | None, wait: bool) -> Pending:
+        recorder = self.engine.core.recorder
+        self._began_offset, self._began_position = recorder.next_offset, recorder.next_position
+        if type(command) is Publish:
+            return self._publish(command, now)
+        if type(command) is Pull:
+            return self._pull(command, now, inbox)
+        if type(command) is Settle:
+            return self._settle(command, now, wait)
+        return self._change(command, now, inbox)
+
+    def _publish(self, command: Publish, now: int) -> Pending:
         engine = self.engine
-        size = engine.log.fits(command.messages, PER_SINGLE) or engine.make_room(command.messages)
-        done = engine.core.publishing.publish_plainly(command, now)
-        if done is not None:
-            record, durable, served = done
-            receipt = Receipt(record.first, record.messages.ids, {})  # type: ignore[arg-type]
-            engine.store(record, size)
-            if served:
-                return Pending(receipt, self._keep_and_serve(record, durable, served))
-            return Pending(receipt, self._keep(record, durable))
-        receipt = engine.core.apply(command, now)
+        engine.make_room(command.messages)
+        core = engine.core
+        core.recorder.at(now)
+        receipt = core.publishing.publish(command)
         if receipt.repeated is not None:
             receipt = self._found_again(command.messages, receipt)
         confirmed = None
         if receipt.watch is not None:
-            confirmed = self._recipients.watch(receipt.watch)
+            stored = core.recorder.next_offset - receipt.first if receipt.repeated is None else receipt.repeated
+            confirmed = self._recipients.watch(receipt.watch, receipt.first, stored)
         ticket = self._record()
-        if receipt.repeated is not None or any(type(one) is Duplicate for one in receipt.refusals.values()):
+        if receipt.repeated is not None or (
+            receipt.refusals and any(type(one) is Duplicate for one in receipt.refusals.values())
+        ):
             ticket = self._ticket  # what was sent first may not be stored yet
         return Pending(receipt, ticket, confirmed)
 
-    def _settle(self, command: Settle, now: int, inbox: Inbox | None, wait: bool) -> Pending:
-        core, log = self.engine.core, self.engine.log
-        settlement = command.settlement
-        queue = core.queues.get(command.queue)
-        if queue is not None:
-            needed = _PLAIN_ANSWER
-            if settlement.reason is not None or settlement.detail is not None:
-                needed += _PER_LETTER * (len(settlement.reason or "") + len(settlement.detail or ""))
-            if log.room < needed:
-                log.reserve(needed, use_spare=True)
-            record = core.consuming.settle_plainly(queue, command.lease, settlement, command.runs, now)
-            if record is not None:
-                count = record.rows[0].count
-                if wait:
-                    ticket = self._keep(record, queue.persistent)
-                    if settlement.delay:
-                        self._look_ahead()
-                    return Pending(count, ticket)
-                self._keep_later(record, queue.persistent)
-                self._timer.nudge(now + DEFERMENT)
-                return Pending(count, 0)
+    def _settle(self, command: Settle, now: int, wait: bool) -> Pending:
+        core = self.engine.core
         self.engine.make_room_for_answer(command)
-        settled = core.apply(command, now)
+        core.recorder.at(now)
+        settled = core.consuming.settle(command)
         ticket = self._record(defer=not wait)
-        if ticket and not wait:
-            self._timer.nudge(now + DEFERMENT)
-            if not self._outbox[-1].concerns_others:
-                self._deferred = ticket
-                ticket = 0
         if not settled and wait:
             ticket = self._ticket  # the answer that made this one late may not be stored yet
         return Pending(settled, ticket)
 
-    def _pull(self, command: Pull, now: int, inbox: Inbox | None, wait: bool) -> Pending:
+    def _pull(self, command: Pull, now: int, inbox: Inbox | None) -> Pending:
         """The messages that can be had at once; else None, and if the pull waits, its delivery comes to the inbox."""
         engine = self.engine
         core = engine.core
         if engine.log.room < SMALL_RECORD:
             engine.log.reserve(SMALL_RECORD, use_spare=True)
-        if not command.newest and command.clear_after == "none":
-            queue = core.queues.get(command.queue)
-            done = None
-            if queue is not None:
-                done = core.consuming.pull_plainly(queue, command.consumer, now, command.count, command.tag)
-            if done is not None:
-                dispatch, record = done
-                ticket, wakes = self._keep(record, False), self._wakes
-                if wakes and wakes[0][0] < self._timer.planned:
-                    self._look_ahead()
-                return Pending(dispatch, ticket, None, engine.held(dispatch))
         if command.wait and inbox is not None:
             self._recipients.inboxes[command.tag] = inbox
         try:
-            dispatch = core.apply(command, now)
+            core.recorder.at(now)
+            dispatch = core.consuming.pull(command)
         except RemudaError:
             self.forget_pull(command.tag)
             raise
-        ticket = self._record() or self._deferred
+        ticket = self._record()
         if dispatch is None:
-            return Pending(None, ticket)
-        self._recipients.inboxes.pop(command.tag, None)
-        return Pending(dispatch, ticket, held=engine.held(dispatch))
+            return Pending(None, ticket or self._deferred)
+        if command.wait:
+            self._recipients.inboxes.pop(command.tag, None)
+        return Pending(dispatch, ticket, None, engine.held(dispatch))
 
-    def _change(self, command: Command, now: int, inbox: Inbox | None, wait: bool) -> Pending:
+    def _change(self, command: Command, now: int, inbox: Inbox | None) -> Pending:
         """Any other command."""
         core = self.engine.core
         self.engine.log.reserve(SMALL_RECORD, use_spare=True)
         if inbox is not None and isinstance(command, Subscribe):
+            inbox.lasting = True
             self._recipients.inboxes[command.tag] = inbox
             try:
                 return Pending(core.apply(command, now), self._record())
@@ -256,19 +238,19 @@ class Runtime(Queries):
 
     def watch(self, first: int, count: int) -> Future[None] | None:
         """The outcome of messages that were stored before, if their queues commit later than on receipt."""
-        with self.lock:
+        with self.whole():
             number = self.engine.core.publishing.watch_again(first, count)
             if number is None:
                 return None
-            confirmed = self._recipients.watch(number)
+            confirmed = self._recipients.watch(number, first, count)
             ticket = self._record()
         self.wait(ticket)
         return confirmed
 
     def release_unclaimed(self) -> None:
         """Put back deliveries that no consumer has reclaimed since the directory was opened."""
-        with self.lock:
-            if self._closed or not self.engine.unclaimed:
+        with self.whole():
+            if self.closed or not self.engine.unclaimed:
                 return
             self.engine.log.reserve(SMALL_RECORD, use_spare=True)
             with self._changing():
@@ -279,8 +261,8 @@ class Runtime(Queries):
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
         """Stop a pull's wait. False if its delivery is already on the way and will come to the inbox."""
-        with self.lock:
-            if self._closed or self._group.failure is not None:
+        with self.whole():
+            if self.closed or self._group.failure is not None:
                 return True
             waiting: bool = self.engine.core.apply(CancelPull(queue, tag), self.clock())
             if waiting:
@@ -334,8 +316,8 @@ class Runtime(Queries):
 
     def check_stalled(self) -> None:
         """Raise if nothing can be delivered at present, as when the disk is full."""
-        if self._stalled is not None:
-            raise stalls.refusal(self._stalled)
+        if self.stalled:
+            raise self._refusal()
 
     def track(self, lease: int, runs: int) -> Callable[[int], None]:
         """A function that marks a message of a delivery, by its offset, as begun."""
@@ -347,10 +329,10 @@ class Runtime(Queries):
         """
         if dispatch.lease is None:
             return dispatch
-        if self._stalled is not None:
+        if self.stalled:
             inbox.put_back(dispatch)
-            raise stalls.refusal(self._stalled)
-        with self.lock:
+            raise self._refusal()
+        with self.whole():
             queue = self.engine.core.queues.get(dispatch.queue)
             lease = queue.leases.get(dispatch.lease) if queue is not None else None
             if not dispatch.hand_over:
@@ -367,6 +349,8 @@ class Runtime(Queries):
             raise
         runs: list[tuple[int, int]] = pending.result
         taken = None if not runs else dispatch if runs == dispatch.runs else dispatch.only(runs)
+        if taken is not None and lease is not None:
+            taken = msgspec.structs.replace(taken, deadline=lease.deadline)
         try:
             self.wait(pending.ticket)
         except BaseException:
@@ -397,23 +381,23 @@ class Runtime(Queries):
 
     def tick(self) -> int:
         """Do what is due. Returns when something will be next."""
-        if self._stalled is not None:
+        if self.stalled:
             # What could not be written comes first, or it would grow without end.
             self.wait(self._ticket)
-        with self.lock:
-            if self._closed:
+        with self.whole():
+            if self.closed:
                 return NEVER
             self._probe()
             with self._changing():
                 self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
                 if self._sync_by <= self.clock():
-                    self._must_sync = True
+                    self._rise(AWAITING_SYNC)
                     ticket = self._ticket = self._ticket + 1
         self.wait(ticket)
         if self._owed:
             self._execute_owed()
-        with self.lock:
+        with self.whole():
             wake = min(self.engine.core.next_wake(), self._sync_by)
             return wake if self.trouble is None else min(wake, self.clock() + PROBE)
 
@@ -422,6 +406,11 @@ class Runtime(Queries):
 
         Ctrl-C ends the wait, not the work: call this again to wait for its end.
         """
+        self.dismissed = True
+        self.end()
+
+    def end(self) -> None:
+        """As `close`, also where it ends by itself."""
         if threading.current_thread() in (self._timer.thread, self.upkeep.thread, self.notices.thread):
             self._close()
             return
@@ -429,9 +418,14 @@ class Runtime(Queries):
 
     def _close(self) -> None:
         with self.lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            torn = self._standing == TORN
+            self._standing = CLOSED
+            if torn:  # the log has the truth: what was decided before the error is written, and nothing else
+                with contextlib.suppress(Exception):
+                    self.engine.log.salvage()
+                self.engine.log.abandon(BrokerClosed(self._closed_text))
         self._recipients.release_all(None)
         self._timer.stop()
         self.upkeep.stop()
@@ -441,7 +435,7 @@ class Runtime(Queries):
             ends.callback(self.notices.close)
             ends.callback(self._claim.release)
             ends.callback(self.engine.close)
-            if self._group.failure is None:
+            if self._group.failure is None and not torn:
                 self._settle_down()
 
     def _settle_down(self) -> None:
@@ -463,7 +457,7 @@ class Runtime(Queries):
     def disown(self) -> None:
         """In a fork: this copy must not write, nor keep the directory locked when its owner has ended."""
         self.lock = Mutex()
-        self._closed, self._closed_text = True, _FORKED
+        self._standing, self._closed_text = CLOSED, _FORKED
         self.engine.log.disk.unlock()
         self._claim.release()
 

@@ -9,18 +9,19 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
-from remuda.broker.checks import Options, Publishable
+from remuda.broker.checks import Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
-from remuda.broker.rabbitmq.fetcher import LINGER, Arrival, Fetcher
-from remuda.broker.rabbitmq.support import refuse_keep
-from remuda.broker.verbs import AsyncVerbs
-from remuda.model.commands import Command, Pull, Subscribe
+from remuda.broker.port import AsyncBroker
+from remuda.broker.rabbitmq.consuming.fetcher import LINGER, Arrival, Fetcher
+from remuda.broker.rabbitmq.support import refuse_keep, refuse_note, refuse_once
 from remuda.model.document import Document
-from remuda.model.durations import SECOND, Duration
-from remuda.model.options import Status
-from remuda.model.results import Differences, Receipt
+from remuda.model.notes import Note
+from remuda.model.operations.commands import Command, Pull, Subscribe
+from remuda.model.operations.results import Differences, Receipt
+from remuda.model.queues.options import Options, Status
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_flag
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.texts import read_count, read_flag
 
 if TYPE_CHECKING:
     from remuda.broker.rabbitmq.operating import Operating
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncRabbitBroker(AsyncVerbs):
+class AsyncRabbitBroker(AsyncBroker):
     """The asyncio port, on the same broker that threads use."""
 
     _backend: Operating
@@ -52,8 +53,12 @@ class AsyncRabbitBroker(AsyncVerbs):
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
+        once: str | None = None,
+        note: Note | None = None,
     ) -> Receipt:
         read_flag("raise_refusals", raise_refusals)
+        refuse_once(once)
+        refuse_note(note)
         runtime = self.runtime
         runtime.check_open()
         command = checks.publish(messages, queue, unbound, None, options, timeout)

@@ -9,7 +9,7 @@ from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq.records import RecordSink
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.threads import RabbitBroker
-from remuda.model.urls import parse_url
+from remuda.model.values.urls import parse_url
 
 
 def open_rabbit_broker(

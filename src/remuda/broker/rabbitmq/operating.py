@@ -13,16 +13,22 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.delivery import Delivery
-from remuda.broker.rabbitmq import codec, settling
-from remuda.broker.rabbitmq.codec import Incoming
-from remuda.broker.rabbitmq.numbers import id_of, number_of, runs_of
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Outgoing
+from remuda.amqp.client.delivery import Delivery
+from remuda.broker.rabbitmq.consuming import settling
+from remuda.broker.rabbitmq.consuming.settling import Plan
+from remuda.broker.rabbitmq.publishing import codec
+from remuda.broker.rabbitmq.publishing.codec import Incoming
 from remuda.broker.rabbitmq.runtime import Runtime
-from remuda.broker.rabbitmq.settling import Plan
+from remuda.broker.rabbitmq.shared_state.message_ids import id_of, number_of, runs_of
 from remuda.broker.rabbitmq.support import DEAD
-from remuda.model.commands import (
+from remuda.broker.roster import Roster
+from remuda.model.document import Document, QueueView
+from remuda.model.errors import NotFound, Unsupported
+from remuda.model.life import PARKED, Consumption, Life, check_move, reason_of_arrival
+from remuda.model.notes import Noted
+from remuda.model.operations.commands import (
     Bind,
     Clear,
     Command,
@@ -37,14 +43,13 @@ from remuda.model.commands import (
     SetStatus,
     Unbind,
 )
-from remuda.model.document import Consumption, Document, QueueView
-from remuda.model.errors import NotFound, Unsupported
-from remuda.model.filters import MessageFilter
-from remuda.model.options import Status
-from remuda.model.records import MOVED, Event
-from remuda.model.results import ParkedMessage
-from remuda.model.routing import Binding, ExchangeKind
-from remuda.model.state import PARKED, State, check_move
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import ParkedMessage
+from remuda.model.queues.flow_info import FlowInfo
+from remuda.model.queues.options import Status
+from remuda.model.queues.routing import Binding, ExchangeKind
+from remuda.model.records import Event
+from remuda.model.state import State
 
 _SILENCE: Final = 2.0
 _REMEMBERED: Final = 65_536
@@ -63,6 +68,16 @@ class Operating:
         self.health = runtime.health
         self.on_notice = runtime.notices.add
         self.off_notice = runtime.notices.remove
+        roster = Roster(runtime.clock)
+        self.workers, self.order_worker = roster.all, roster.order
+        self.tell_worker, self.worker_left = roster.tell, roster.leave
+
+    def cancel_running(self, queue: str, offset: int, who: str) -> bool:
+        raise Unsupported(
+            "on RabbitMQ a message that is being handled can be cancelled only in the process that handles it; it "
+            f"goes on in {queue}, and nothing was changed",
+            "cancel_running",
+        )
 
     def carry_out(self, command: Command) -> Any:
         """Execute a command. Waits for RabbitMQ."""
@@ -123,7 +138,7 @@ class Operating:
         return [one for one, _ in found[:limit]]
 
     def reprocess(self, command: Reprocess) -> int:
-        for state in command.filter.states:
+        for state in command.filter.taken:
             if state is not State.RETRY:
                 check_move(state, State.QUEUED)
         return self._out_of_parking(command.queue, command.filter, command.queue, command.who)
@@ -135,9 +150,9 @@ class Operating:
         self._runtime.queues.definition(command.queue)
         self._runtime.queues.ensure(command.to)
         count = 0
-        if command.filter.states & PARKED:
+        if command.filter.taken & PARKED:
             count += self._out_of_parking(command.queue, command.filter, command.to, command.who)
-        if State.QUEUED in command.filter.states:
+        if State.QUEUED in command.filter.taken:
             count += self._drain(
                 command.queue,
                 lambda item: _fits(command.filter, item, State.QUEUED, "", item.message.created),
@@ -173,6 +188,15 @@ class Operating:
             self._sift(command.queue, end)
         self._runtime.remove(command)
         self._runtime.consuming.record(events, self._runtime.clock())
+
+    def notes(self, queue: str, offset: int) -> list[Noted]:
+        """There are none: see `support.refuse_note`."""
+        return []
+
+    def flow(self, queue: str, limit: int) -> FlowInfo:
+        """Nothing: queues with such rules are refused."""
+        self._runtime.queues.definition(queue)
+        return FlowInfo()
 
     def waiting(self, queue: str) -> list[tuple[int, int]]:
         """The numbers of waiting messages, in the queue's order. All of them are read and published again, since
@@ -297,21 +321,34 @@ class Operating:
 
 
 def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None) -> None:
+    """A dead letter begins again, in its queue or in another."""
     changes: dict[str, Any] = {"attempts": 0, "again": False, "wait": 0, "failed": 0, "detail": None, "expires": None}
     properties = codec.again(item, changes, parked=False)
-    if to != queue:
-        plan.events.append(Event(queue, State.DEAD, item.number, 1, reason=f"{MOVED}{to}", who=who, to=to))
-    plan.events.append(Event(to, State.QUEUED, item.number, 1, who=who))
+    if to == queue:
+        plan.events.append(Event(queue, State.QUEUED, item.number, 1, reason="reprocessed", who=who))
+    else:
+        plan.events.append(Event(queue, State.QUEUED, item.number, 1, reason=codec.state_of(item)[1], who=who))
+        _note_move(plan, queue, to, item, 0, who)
     plan.outgoing.append(settling.route_to(plan, to, properties, item, 0))
 
 
 def _send_on(plan: Plan, queue: str, to: str, item: Incoming, now: int, who: str | None) -> None:
-    settling.end_message(plan, queue, item, State.DEAD, f"{MOVED}{to}", now, to=to, who=who)
+    """A waiting message goes on in another queue, with the attempts that counted and what it waits for."""
+    attempts = item.attempt - 1
+    properties = codec.again(item, {"attempts": attempts, "again": attempts > 0}, parked=False)
+    _note_move(plan, queue, to, item, attempts, who)
+    plan.outgoing.append(settling.route_to(plan, to, properties, item, max(item.meta.wait - now, 0)))
+
+
+def _note_move(plan: Plan, queue: str, to: str, item: Incoming, attempts: int, who: str | None) -> None:
+    why = reason_of_arrival(None, queue)
+    plan.events.append(Event(queue, State.DEAD, item.number, 1, who=who, to=to))
+    plan.events.append(Event(to, State.QUEUED, item.number, 1, attempt=attempts, reason=why, who=who))
 
 
 def _fits(chosen: MessageFilter, item: Incoming, state: State, reason: str, when: int) -> bool:
     return (
-        state in chosen.states
+        state in chosen.taken
         and (chosen.reason is None or chosen.reason in reason)
         and chosen.since <= when
         and (chosen.until is None or when < chosen.until)
@@ -326,14 +363,13 @@ def _within(number: int, runs: Iterable[tuple[int, int]]) -> bool:
 def _document(queue: str, parked: ParkedMessage, item: Incoming) -> Document:
     """A message's document from its own headers."""
     history: Sequence[codec.Attempt] = item.history
-    tried = tuple(Consumption(one.consumer, one.fetched) for one in history)
+    tried = [Consumption(one.consumer, one.fetched) for one in history]
     ended, last = parked.state is not State.QUEUED, history[-1].reason if history else None
-    view = QueueView(
-        queue=queue, state=parked.state, queued=not ended, delivered=bool(history), success=False, archived=ended,
-        modified=parked.time, attempts=item.meta.attempts, confirmed_count=0, consumed_by=tried,
+    life = Life(
+        parked.state, parked.time, item.meta.attempts, consumed_by=tried, delivered=bool(history),
         consumed=history[0].fetched if history else None, processed=history[0].ended if history else None,
         failed=parked.time if ended else None, reason=parked.reason if ended else last, detail=item.meta.detail,
         duration=history[0].ended - history[0].fetched if history else None,
     )  # fmt: skip
-    message = item.message
+    message, view = item.message, QueueView.of(queue, life)
     return Document(item.number, message, message.created, len(message.topics or (message.name,)), (view,))

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from remuda.amqp.connection import Connection
-from remuda.amqp.options import ConnectionOptions
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.connection_options import ConnectionOptions
 from remuda.log.streams.writer import StreamWriter
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.records import Appended, Events

@@ -15,37 +15,37 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.connection import Connection
 from remuda.broker.embedded.clock import Clock, steady_clock
-from remuda.broker.embedded.notices import NoticeBoard
+from remuda.broker.embedded.delivering.notices import NoticeBoard
 from remuda.broker.options import BrokerOptions
-from remuda.broker.rabbitmq import definitions as defined
 from remuda.broker.rabbitmq import settings
-from remuda.broker.rabbitmq.consumers import Consumers
-from remuda.broker.rabbitmq.consuming import Consuming
-from remuda.broker.rabbitmq.definitions import Change, change
-from remuda.broker.rabbitmq.fetcher import Fetcher
-from remuda.broker.rabbitmq.journal import Definitions
-from remuda.broker.rabbitmq.numbers import Ids
-from remuda.broker.rabbitmq.publishing import Publishing
-from remuda.broker.rabbitmq.queues import Queues
+from remuda.broker.rabbitmq.consuming.consumers import Consumers
+from remuda.broker.rabbitmq.consuming.consuming import Consuming
+from remuda.broker.rabbitmq.consuming.fetcher import Fetcher
+from remuda.broker.rabbitmq.consuming.settling import Settler
+from remuda.broker.rabbitmq.publishing.confirmed_sender import Sender
+from remuda.broker.rabbitmq.publishing.publishing import Publishing
+from remuda.broker.rabbitmq.publishing.routers import Routers
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink, StreamRecords
-from remuda.broker.rabbitmq.routers import Routers
-from remuda.broker.rabbitmq.sender import Sender
 from remuda.broker.rabbitmq.settings import RabbitSettings
-from remuda.broker.rabbitmq.settling import Settler
+from remuda.broker.rabbitmq.shared_state import definitions as defined
+from remuda.broker.rabbitmq.shared_state.definitions import Change, change
+from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.shared_state.message_ids import Ids
+from remuda.broker.rabbitmq.shared_state.queues import Queues
+from remuda.broker.rabbitmq.shared_state.topology import Topology
 from remuda.broker.rabbitmq.support import DEAD
-from remuda.broker.rabbitmq.topology import Topology
 from remuda.broker.rabbitmq.upkeep import Upkeep, WorkerClaim
 from remuda.log.eventlog import EventLog
 from remuda.log.streams.numbers import STREAM
-from remuda.model.commands import RemoveQueue, SetStatus
 from remuda.model.document import Document, document
 from remuda.model.errors import NotFound, RemudaError, Unsupported
-from remuda.model.notices import Notice, NoticeKind
-from remuda.model.options import AutoDestroy, Status
+from remuda.model.operations.commands import RemoveQueue, SetStatus
+from remuda.model.operations.results import Health, QueueInfo
+from remuda.model.queues.notices import Notice, NoticeKind
+from remuda.model.queues.options import AutoDestroy, Status
 from remuda.model.records import Event
-from remuda.model.results import Health, QueueInfo
 from remuda.model.state import State
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from remuda.amqp.options import ConnectionOptions, parse_url
+from remuda.amqp.connection_options import ConnectionOptions, parse_url
 from remuda.broker.rabbitmq.support import QueueKind
 from remuda.log.streams.numbers import STREAM
 from remuda.log.streams.source import BROKER_OPTIONS
 from remuda.model.errors import InvalidOption
 from remuda.model.message import MAX_PRIORITY
-from remuda.model.options import read_enum
+from remuda.model.values.option_reading import read_enum
 
 OPEN: Final = 20.0
 """Seconds within which the first connection must succeed."""

@@ -10,25 +10,93 @@ import msgspec
 
 from remuda.model.errors import Unsupported
 from remuda.model.message import MAX_PRIORITY
-from remuda.model.options import (
+from remuda.model.notes import Note
+from remuda.model.queues.options import (
     AutoDestroy,
     CommitWhen,
     LimitExceeded,
     Persistence,
     QueueOptions,
     QueueType,
+    written,
 )
-from remuda.model.texts import read_flag
+from remuda.model.values.texts import read_flag
 
 DEAD: Final = ".dead"
 """Suffix of a queue's name: the queue in which its dead letters wait for an operator."""
 
-FIXED: Final = (
-    "message_timeout", "expired_queue", "message_limit", "byte_limit", "limit_exceeded", "auto_destroy", "persistence",
-    "max_priority",
-)  # fmt: skip
-"""Options that are arguments of the queue, which cannot be changed in RabbitMQ."""
 
+class How(StrEnum):
+    """What becomes of an option on RabbitMQ. One that has no entry here is refused where it is not the default."""
+
+    ARGUMENT = "an argument of the queue, fixed when it is created"
+    BUS = "done by the bus"
+    REFUSED = "refused, unless it is the default"
+
+
+SUPPORT: Final[dict[str, How]] = {
+    "type": How.BUS,
+    "acknowledge": How.BUS,
+    "acknowledge_timeout": How.BUS,
+    "commit_when": How.BUS,
+    "message_timeout": How.ARGUMENT,
+    "expired_queue": How.ARGUMENT,
+    "message_limit": How.ARGUMENT,
+    "limit_exceeded": How.ARGUMENT,
+    "byte_limit": How.ARGUMENT,
+    "message_size_limit": How.BUS,
+    "client_limit": How.BUS,
+    "delay_between_messages": How.REFUSED,
+    "put_back": How.BUS,
+    "put_back_delay": How.BUS,
+    "auto_destroy": How.ARGUMENT,
+    "unique_ids": How.REFUSED,
+    "persistence": How.ARGUMENT,
+    "confirmations": How.REFUSED,
+    "queue_size": How.BUS,
+    "topics": How.BUS,
+    "patterns": How.BUS,
+    "delivery_limit": How.BUS,
+    "dead_letter_queue": How.BUS,
+    "max_priority": How.ARGUMENT,
+    "single_active_consumer": How.REFUSED,
+    "flow_key": How.REFUSED,
+    "ordered": How.REFUSED,
+    "on_retry": How.REFUSED,
+    "concurrency": How.REFUSED,
+    "concurrency_per_key": How.REFUSED,
+    "limits": How.REFUSED,
+    "rate": How.REFUSED,
+    "rate_per_key": How.REFUSED,
+    "key_limits": How.REFUSED,
+    "fair": How.REFUSED,
+    "weights": How.REFUSED,
+    "debounce": How.REFUSED,
+    "max_wait": How.REFUSED,
+    "throttle": How.REFUSED,
+    "singleton": How.REFUSED,
+}
+"""Every option of a queue."""
+_INSTEAD: Final = {
+    "delay_between_messages": "RabbitMQ does not pace a queue",
+    "unique_ids": "publish with id= and use an inbox on the consumer's side",
+    "confirmations": "each message of a queue is answered once",
+    **dict.fromkeys(
+        ("flow_key", "on_retry", "weights", "debounce", "max_wait", "throttle", "singleton"), "it has no rules per key"
+    ),
+    "ordered": "client_limit=1 and one thread handle a queue in its order; a queue for each hash of the key, as many "
+    "keys side by side",
+    "concurrency": "the threads of all workers are its limit",
+    "limits": "the threads of all workers are its limit",
+    **dict.fromkeys(
+        ("concurrency_per_key", "rate_per_key", "key_limits", "fair"), "use a queue for each key, or a Remuda broker"
+    ),
+    "rate": "pace the handler, or use a Remuda broker",
+    "single_active_consumer": "client_limit=1 takes one consumer, and refuses the next until it leaves",
+}
+"""What to do instead of what is refused."""
+
+_DEFAULTS: Final = QueueOptions()
 UNUSED: Final = 60_000
 """Milliseconds without a consumer after which RabbitMQ deletes a queue with `auto_destroy=no-consumers`."""
 _MS: Final = 1000
@@ -54,17 +122,13 @@ def refuse(options: QueueOptions) -> None:
         raise _unsupported("type", "push", "give each consumer a channel of its own: broker.channel(name, topics)")
     if options.commit_when in (CommitWhen.SENT, CommitWhen.ACKNOWLEDGED):
         raise _unsupported("commit_when", options.commit_when, "a producer that waits for an answer uses bus.call")
-    if options.delay_between_messages:
-        raise _unsupported("delay_between_messages", "other than 0", "RabbitMQ does not pace a queue")
-    if options.unique_ids:
-        raise _unsupported("unique_ids", "true", "publish with id= and use an inbox on the consumer's side")
-    if options.confirmations != 1:
-        raise _unsupported("confirmations", "other than 1", "each message of a queue is answered once")
+    for name, usual in msgspec.structs.asdict(_DEFAULTS).items():
+        value = getattr(options, name)
+        if value != usual and SUPPORT.get(name, How.REFUSED) is How.REFUSED:
+            instead = _INSTEAD.get(name, "leave it out")
+            raise _unsupported(name, str(written(name, value)).lower(), instead)
     if options.auto_destroy in (AutoDestroy.NO_MESSAGES, AutoDestroy.EMPTY):
         raise _unsupported("auto_destroy", options.auto_destroy, "use auto_destroy=no-consumers, or none")
-    if options.single_active_consumer:
-        instead = "client_limit=1 takes one consumer, and refuses the next until it leaves"
-        raise _unsupported("single_active_consumer", "true", instead)
     if options.expired_queue is not None and _evicts(options):
         instead = "a queue of RabbitMQ has one dead-letter queue for both expired and evicted messages"
         raise _unsupported("expired_queue", "together with limit_exceeded=delete-oldest", instead)
@@ -80,11 +144,32 @@ def refuse_keep(keep: bool) -> None:
         )
 
 
+def refuse_once(once: str | None) -> None:
+    """Raise `Unsupported` for a publish that depends on which ids there are."""
+    if once is not None:
+        raise Unsupported(
+            "RabbitMQ does not look at ids, so it cannot refuse the second message with the same one: unique=, "
+            "idempotency_key= and once= need a Remuda broker; publish with id=, and use an inbox on the consumer's "
+            "side. Nothing was stored",
+            "once",
+        )
+
+
+def refuse_note(note: Note | None) -> None:
+    """Raise `Unsupported` for notes on messages, such as the steps of workflows."""
+    if note is not None:
+        raise Unsupported(
+            "RabbitMQ keeps no notes on messages that wait in its queues, so it cannot run workflows; run them on a "
+            "directory, or on a server of Remuda (remuda://). Nothing was stored",
+            "note",
+        )
+
+
 def refuse_change(before: QueueOptions, after: QueueOptions) -> None:
     """Raise `Unsupported` for a change that would need another queue."""
     refuse(after)
-    for name in FIXED:
-        if getattr(before, name) != getattr(after, name):
+    for name, how in SUPPORT.items():
+        if how is How.ARGUMENT and getattr(before, name) != getattr(after, name):
             raise Unsupported(
                 f"RabbitMQ fixes {name} when a queue is created; create another queue and move the messages to it. "
                 "Nothing was changed",

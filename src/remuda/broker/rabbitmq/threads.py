@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from remuda.amqp.errors import ChannelClosed
 from remuda.broker import checks
-from remuda.broker.checks import Options, Publishable
+from remuda.broker.checks import Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
-from remuda.broker.rabbitmq.fetcher import GATHER, LINGER, Arrival, Fetcher
+from remuda.broker.port import Broker
+from remuda.broker.rabbitmq.consuming.fetcher import GATHER, LINGER, Arrival, Fetcher
 from remuda.broker.rabbitmq.operating import Operating
-from remuda.broker.rabbitmq.runs import ScheduleRuns
 from remuda.broker.rabbitmq.runtime import Runtime
-from remuda.broker.rabbitmq.support import refuse_keep
-from remuda.broker.verbs import Verbs
-from remuda.model.commands import Command, Pull, Subscribe
+from remuda.broker.rabbitmq.shared_state.schedule_runs import ScheduleRuns
+from remuda.broker.rabbitmq.support import refuse_keep, refuse_note, refuse_once
 from remuda.model.document import Document
-from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import ConsumersFull, Unsupported
-from remuda.model.notices import NoticeKind
-from remuda.model.options import Status
-from remuda.model.results import Differences, Receipt, differences
+from remuda.model.notes import Note
+from remuda.model.operations.commands import Clear, Command, Pull, Subscribe
+from remuda.model.operations.results import Differences, Receipt, differences
+from remuda.model.queues.notices import NoticeKind
+from remuda.model.queues.options import Options, Status
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_flag, read_name
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _ACCESS_REFUSED: Final = 403
 
 
-class RabbitBroker(Verbs):
+class RabbitBroker(Broker):
     """The port for threads, on a `Runtime`. Safe to use from any thread."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -63,8 +64,12 @@ class RabbitBroker(Verbs):
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
+        once: str | None = None,
+        note: Note | None = None,
     ) -> Receipt:
         read_flag("raise_refusals", raise_refusals)
+        refuse_once(once)
+        refuse_note(note)
         runtime = self.runtime
         runtime.check_open()
         command = checks.publish(messages, queue, unbound, None, options, timeout)
@@ -120,9 +125,12 @@ class RabbitBroker(Verbs):
             command.queue, command.options, Status.RUNNING if typed else Status.NOT_INITIALIZED
         )
         limit = known.options.client_limit
-        seen = runtime.topology.look(command.queue) if limit > 1 else None
-        if seen is not None and seen.consumer_count >= limit:
-            raise _full(command.queue, seen.consumer_count)
+        if limit:
+            # RabbitMQ does not know those that wait here for the queue to deliver.
+            seen = runtime.topology.look(command.queue)
+            count = max(seen.consumer_count if seen is not None else 0, runtime.consumers.count(command.queue))
+            if count >= limit:
+                raise _full(command.queue, count)
         credit = max(command.credit, command.batch)
         if known.options.acknowledge != "wait":
             credit = max(credit, 1000)
@@ -172,7 +180,7 @@ class RabbitBroker(Verbs):
             with runtime.consumers.waiting_pull(command.queue):
                 found = self._fetch(command, fetcher)
         if command.clear_after != "none":
-            self.operating.clear(checks.clear(command.queue, command.clear_after, None, None, None))
+            self.operating.clear(Clear(command.queue, command.clear_after))
         return found
 
     def _fetch(self, command: Pull, fetcher: Fetcher) -> tuple[Any, Any] | None:

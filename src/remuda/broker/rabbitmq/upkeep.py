@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.connection import Connection
 from remuda.amqp.errors import ChannelClosed
-from remuda.broker.rabbitmq.consumers import Consumers
-from remuda.broker.rabbitmq.consuming import Consuming
-from remuda.broker.rabbitmq.numbers import Ids
+from remuda.broker.rabbitmq.consuming.consumers import Consumers
+from remuda.broker.rabbitmq.consuming.consuming import Consuming
+from remuda.broker.rabbitmq.shared_state.message_ids import Ids
 from remuda.jitter import CHANCE
 from remuda.model.errors import Conflict, RemudaError
 from remuda.model.ids import WORKERS

@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from remuda.bus.broker_api import BaseDelivery, Clock
+from remuda.bus.execution.cancelling import charged
 from remuda.bus.handlers.result import DONE, CallResult
-from remuda.model.durations import SECOND
+from remuda.model.values.durations import SECOND
+
+if TYPE_CHECKING:
+    import asyncio
 
 D = TypeVar("D", bound=BaseDelivery[Any])
 
@@ -29,6 +33,14 @@ _PER_LEASE: Final = 3
 def renewal_interval(lease: int) -> float:
     """The seconds after which a lease of `lease` microseconds is renewed."""
     return min(RENEW, max(lease, 0) / SECOND / _PER_LEASE)
+
+
+class CallInHand(msgspec.Struct, frozen=True):
+    """A call that runs: rows of a delivery, and since when by `time.monotonic`."""
+
+    delivery: BaseDelivery[Any]
+    rows: list[int]
+    since: float
 
 
 class DeliveryState(msgspec.Struct, frozen=True):
@@ -54,10 +66,25 @@ class ActiveDelivery(Generic[D]):
         """Rows that have not begun, in order."""
         self.ended_rows: int | None = None
         """For a worker that takes rows out one by one: how many calls have ended, counted from the first row."""
+        self.cancelled: dict[int, CallResult] = {}
+        """Rows that were cancelled while they ran, with the result that they then have."""
+        self.worker: asyncio.Task[Any] | None = None
+        """The coroutine's task that handles the delivery."""
+        self.task: asyncio.Task[Any] | None = None
+        """The task in which its call runs now."""
+        self.interrupted = False
+        """Whether that was cancelled."""
+        self.cancel_reached = False
+        """Whether its loop has heard of a cancelled row."""
+        self.cancel_by: float | None = None
+        """When a loop that has not heard of it counts as blocked."""
         self._guard = threading.Lock()
         self._finished: FinishedCalls = []
         self._running: list[int] = []
-        self._given_back = 0
+        self._dropped: set[int] = set()
+        """Rows that were cancelled before they began."""
+        self._end = len(delivery)
+        """The first of the rows that were given back."""
         self._closed = False
         self._began = time.monotonic()
         self._renew_at: float | None = None
@@ -70,7 +97,7 @@ class ActiveDelivery(Generic[D]):
             if self.ended is not None:
                 self._note_ended(self.ended)
             waiting = self.waiting
-            if rows[0] not in waiting:
+            if rows[0] not in waiting or not self._dropped.isdisjoint(rows):
                 return False
             if len(rows) == 1:
                 waiting.remove(rows[0])
@@ -85,6 +112,60 @@ class ActiveDelivery(Generic[D]):
         """Record the result of a row taken out of `waiting`, unless it is plain success."""
         self._finished.append(([row], result))
 
+    def call(self) -> CallInHand | None:
+        """The call that runs, seen from another thread without a lock.
+
+        No call is timed: those that have not begun `LINGER` after the delivery are given back, so the delivery's age is
+        that of its running call.
+        """
+        if self.ended_rows is None:
+            rows = [] if self.ended is not None else list(self._running)
+        else:
+            rows = list(range(self.ended_rows, self._first_waiting()))
+            if self._dropped:
+                rows = [row for row in rows if row not in self._dropped]
+        return CallInHand(self.delivery, rows, self._began) if rows and not self._closed else None
+
+    def cancel(self, offset: int, result: CallResult) -> bool:
+        """From another thread: let the message at this offset end with this result. One that has not begun does so
+        with its delivery; for one that runs, the caller sees to it that its call ends. False if it is not here, or its
+        call has ended."""
+        offsets = self.delivery.offsets
+        if offset not in offsets:
+            return False
+        row = offsets.index(offset)
+        with self._guard:
+            if self._closed:
+                return False
+            try:
+                self.waiting.remove(row)
+            except (ValueError, IndexError):
+                if not self.runs(row):
+                    return False
+                self.cancelled.setdefault(row, result)
+            else:
+                self._dropped.add(row)
+                self._finished.append(([row], result))
+            return True
+
+    def runs(self, row: int) -> bool:
+        """Whether the call of this row has begun and not ended."""
+        call = self.call()
+        return call is not None and row in call.rows
+
+    def note_lost(self, result: CallResult) -> None:
+        """The worker takes rows out one by one, and the last call broke off without a result."""
+        if (call := self.call()) is not None:
+            noted = {row for rows, _ in self._finished for row in rows}
+            for row in call.rows:
+                if row not in noted:
+                    self.note(row, result)
+            self.ended_rows = call.rows[-1] + 1
+
+    def charged(self, rows: list[int], result: CallResult) -> FinishedCalls:
+        """The result of a call for each of its rows."""
+        return charged(self.cancelled, rows, result)
+
     def close(self) -> DeliveryState | None:
         """The state to settle; None if the delivery has been closed already, and is settled elsewhere."""
         with self._guard:
@@ -95,8 +176,11 @@ class ActiveDelivery(Generic[D]):
             self._closed = True
             waiting = self._take_waiting()
             if self.ended_rows is not None:
-                self._note_taken(self.ended_rows, len(self.delivery) - self._given_back - len(waiting))
-            return DeliveryState(self._finished, self._running, waiting)
+                self._note_taken(self.ended_rows, waiting[0] if waiting else self._end)
+            finished = self._finished
+            if self.cancelled:
+                finished = [one for rows, result in finished for one in self.charged(rows, result)]
+            return DeliveryState(finished, self._running, waiting)
 
     def give_back(self, now: float) -> list[int]:
         """The rows to give back because the delivery takes long."""
@@ -106,8 +190,15 @@ class ActiveDelivery(Generic[D]):
             if self._closed:
                 return []
             rows = self._take_waiting()
-            self._given_back += len(rows)
+            if rows:
+                self._end = rows[0]
             return rows
+
+    def _first_waiting(self) -> int:
+        try:
+            return self.waiting[0]
+        except IndexError:
+            return self._end
 
     def _take_waiting(self) -> list[int]:
         """Take out all rows. The worker may take some out meanwhile, from the other end."""

@@ -11,18 +11,21 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from remuda.bus.broker_api import AsyncDelivery, Outcome
-from remuda.bus.execution.active_delivery import LINGER, ActiveDelivery, FinishedCalls
-from remuda.bus.execution.processor import QueueProcessor
+from remuda.bus.execution.active_delivery import LINGER, ActiveDelivery, CallInHand, FinishedCalls
+from remuda.bus.execution.cancelling import INTERRUPTED
+from remuda.bus.execution.processor import POLL, QueueProcessor
 from remuda.bus.execution.watchdog import GRACE, Watchdog, WatchedThread
-from remuda.bus.execution.worker_pool import PAUSE, POLL, join_all, report_trouble
+from remuda.bus.execution.worker_pool import PAUSE, ThreadPool, report_trouble
 from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.context import tell_to_stop
 from remuda.bus.handlers.exceptions import HandlerTimeout
 from remuda.bus.handlers.loops import run_on_new_loop
 from remuda.bus.handlers.result import CallResult
-from remuda.model.durations import SECOND, text
 from remuda.model.errors import BrokerClosed, RemudaError
+from remuda.model.values.durations import SECOND, text
 
 T = TypeVar("T")
 
@@ -34,19 +37,30 @@ _BEAT: Final = 0.1
 class AsyncWorkers:
     """The workers of one queue on one loop."""
 
-    def __init__(self, processor: QueueProcessor, stopping: threading.Event, label: str) -> None:
+    def __init__(self, processor: QueueProcessor, watchdog: Watchdog, stopping: threading.Event, label: str) -> None:
         self.processor = processor
+        self.watchdog = watchdog
         self.deliveries: set[ActiveDelivery[AsyncDelivery]] = set()
         self.tasks: dict[asyncio.Task[Any], ActiveDelivery[AsyncDelivery] | None] = {}
         """The tasks of workers, and those of calls with their delivery."""
         self.watched = WatchedThread(label, self._attend, self.abandoned)
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._stopping = stopping
+        self._crew: set[asyncio.Task[Any]] = set()
+        self._replaced: WeakSet[asyncio.Task[Any]] = WeakSet()
+        """Workers whose handler ignores its interrupt: they end with it."""
 
     def abandoned(self) -> None:
         """Called by the watchdog for a loop that stays blocked."""
 
     async def run(self) -> None:
-        await asyncio.gather(*(self.task(self._worker()) for _ in range(self.processor.settings.threads)))
+        self.loop = asyncio.get_running_loop()
+        self._crew = {self.task(self._worker()) for _ in range(self.processor.settings.threads)}
+        while self._crew:
+            ended, _ = await asyncio.wait(self._crew, return_when=asyncio.FIRST_COMPLETED)
+            self._crew -= ended
+            for task in ended:
+                task.result()
 
     def task(
         self, coroutine: Coroutine[Any, Any, T], active: ActiveDelivery[AsyncDelivery] | None = None
@@ -56,9 +70,54 @@ class AsyncWorkers:
         task.add_done_callback(self.tasks.pop)
         return task
 
-    def cancel(self) -> None:
+    def cancel(self, offset: int, result: CallResult) -> bool:
+        """Cancel a message that it has."""
+        for active in list(self.deliveries):
+            if active.cancel(offset, result):
+                if self.loop is not None and not self.loop.is_closed():
+                    self.loop.call_soon_threadsafe(self._end_cancelled, active)
+                return True
+        return False
+
+    def _end_cancelled(self, active: ActiveDelivery[AsyncDelivery]) -> None:
+        """Tell a cancelled call to stop, then interrupt it."""
+        call = active.call()
+        row = next((row for row in active.cancelled if call is not None and row in call.rows), None)
+        if call is None or row is None:
+            return
+        active.cancel_reached = True
+        if tell_to_stop(active.delivery, call.rows[0]):
+            asyncio.get_running_loop().call_later(GRACE, self._interrupt, active, row)
+        else:
+            self._interrupt(active, row)
+
+    def _interrupt(self, active: ActiveDelivery[AsyncDelivery], row: int) -> None:
+        # A task that is in a call waits for something in there, so the cancellation reaches its handler.
+        if active.runs(row) and active.task is not None and not active.interrupted:
+            active.interrupted = active.task.cancel()
+            asyncio.get_running_loop().call_later(GRACE, self._abandon_call, active, row)
+
+    def _abandon_call(self, active: ActiveDelivery[AsyncDelivery], row: int) -> None:
+        """Settle a call that ignores that it was cancelled, and start another worker."""
+        state = active.close() if active.runs(row) else None
+        if state is None:
+            return
+        _log.error(
+            "a handler of %s ignores its cancellation; it is abandoned, and the others continue", self.processor.queue
+        )
+        if active.worker is not None:
+            self._replaced.add(active.worker)
+        finished = [*state.finished, *active.charged(state.running, INTERRUPTED)]
+        self.task(self._settle(active, finished, state.waiting))
+        if not self._stopping.is_set():
+            self._crew.add(self.task(self._worker()))
+
+    def cancel_tasks(self) -> None:
         for task in list(self.tasks):
             task.cancel()
+
+    def calls(self) -> list[CallInHand]:
+        return [call for active in list(self.deliveries) if (call := active.call()) is not None]
 
     async def settle_all(self, others: CallResult, culprit: ActiveDelivery[AsyncDelivery] | None = None) -> None:
         """Settle every delivery on this loop: running calls as `others`, that of the culprit as timed out."""
@@ -67,7 +126,7 @@ class AsyncWorkers:
             if state is None:
                 continue
             result = self.timed_out(" and blocks its loop") if active is culprit else others
-            finished = [*state.finished, (state.running, result)] if state.running else state.finished
+            finished = [*state.finished, *active.charged(state.running, result)] if state.running else state.finished
             await self._settle(active, finished, state.waiting)
 
     def timed_out(self, how: str = "") -> CallResult:
@@ -76,9 +135,13 @@ class AsyncWorkers:
 
     async def _worker(self) -> None:
         processor, prefetch = self.processor, self.processor.prefetch()
-        while not self._stopping.is_set() and not self.watched.abandoned:
+        while not self._stopping.is_set() and not self.watched.abandoned and not self._is_replaced():
             try:
-                delivery = await processor.broker.aio.pull(processor.queue, prefetch.count, timeout=POLL)
+                if processor.paused:
+                    await asyncio.sleep(POLL)
+                    continue
+                delivery = await processor.take_async(prefetch.count)
+                processor.answered()
                 if delivery is not None:
                     prefetch.begin()
                     if pause := prefetch.end(delivery, lost=not await self._handle(delivery)):
@@ -89,10 +152,17 @@ class AsyncWorkers:
                 report_trouble(processor, error)
                 await asyncio.sleep(PAUSE)
 
+    def _is_replaced(self) -> bool:
+        return bool(self._replaced) and asyncio.current_task() in self._replaced
+
     async def _handle(self, delivery: AsyncDelivery) -> bool:
         """Run the handlers for a delivery and settle it; False if it was settled elsewhere."""
         active = ActiveDelivery(delivery)
+        active.worker = asyncio.current_task()
+        if not self.deliveries:
+            self.begins()
         self.deliveries.add(active)
+        self.watchdog.begin(self.watched)
         keeper = asyncio.get_running_loop().call_later(LINGER, self._give_back, active) if len(delivery) > 1 else None
         try:
             for rows, call in self.processor.dispatcher.calls(delivery):
@@ -108,12 +178,20 @@ class AsyncWorkers:
             if keeper is not None:
                 keeper.cancel()
             self.deliveries.discard(active)
+            self.watched.busy = len(self.deliveries)
+
+    def begins(self) -> None:
+        """The first delivery came after a while without any."""
 
     async def _call(self, call: HandlerCall, active: ActiveDelivery[AsyncDelivery]) -> CallResult:
         timeout = self.processor.settings.timeout
         if timeout is None:
-            return await call.run_async()
-        task = self.task(call.run_async(), active)
+            own = active.task = active.worker
+            result = await call.run_async()
+            if active.interrupted and own is not None:
+                own.uncancel()
+            return self._taken(active, result)
+        task = active.task = self.task(call.run_async(), active)
         await asyncio.wait({task}, timeout=timeout / SECOND)
         if not task.done():
             task.cancel()
@@ -125,7 +203,12 @@ class AsyncWorkers:
                 )
             return self.timed_out()
         result = task.result()
-        return self.timed_out() if result.reason == "timed out" else result
+        return self._taken(active, self.timed_out() if result.reason == "timed out" else result)
+
+    def _taken(self, active: ActiveDelivery[AsyncDelivery], result: CallResult) -> CallResult:
+        """The result of a call; of one that was interrupted, that, whatever its handler made of it."""
+        interrupted, active.interrupted, active.task = active.interrupted, False, None
+        return INTERRUPTED if interrupted else result
 
     def _give_back(self, active: ActiveDelivery[AsyncDelivery]) -> None:
         """Give back the rows of a slow delivery that have not begun."""
@@ -148,42 +231,11 @@ class AsyncWorkers:
         await self.processor.pending(active.delivery, finished, released).apply_async(self._stopping)
 
 
-class AsyncWorkerPool:
+class AsyncWorkerPool(ThreadPool["_LoopThread"]):
     """As many workers as the queue's concurrency, on a loop in a thread of its own. A blocked loop is replaced."""
 
-    def __init__(self, processor: QueueProcessor, watchdog: Watchdog) -> None:
-        self.processor = processor
-        self.watchdog = watchdog
-        self.stopping = threading.Event()
-        self._guard = threading.Lock()
-        self._threads: list[_LoopThread] = []
-
-    def start(self) -> None:
-        thread = _LoopThread(self)
-        with self._guard:
-            self._threads.append(thread)
-        thread.thread.start()
-
-    def replace(self, thread: _LoopThread) -> None:
-        with self._guard:
-            self._threads.remove(thread)
-        if not self.stopping.is_set():
-            self.start()
-
-    def stop(self) -> None:
-        self.stopping.set()
-        self.processor.dispatcher.stop.set()
-
-    def join(self, timeout: float) -> bool:
-        with self._guard:
-            threads = list(self._threads)
-        return join_all([thread.thread for thread in threads], timeout)
-
-    def abandon(self) -> None:
-        with self._guard:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.give_up()
+    def make(self) -> _LoopThread:
+        return _LoopThread(self)
 
 
 class _LoopThread(AsyncWorkers):
@@ -191,9 +243,10 @@ class _LoopThread(AsyncWorkers):
 
     def __init__(self, pool: AsyncWorkerPool) -> None:
         queue = pool.processor.queue
-        super().__init__(pool.processor, pool.stopping, f"a coroutine of {queue} that blocks its loop")
+        super().__init__(pool.processor, pool.watchdog, pool.stopping, f"a coroutine of {queue} that blocks its loop")
         self._pool = pool
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._came = asyncio.Event()
         self.thread = threading.Thread(target=self._run_thread, name=f"remuda-{queue}", daemon=True)
 
     def give_up(self) -> None:
@@ -201,7 +254,7 @@ class _LoopThread(AsyncWorkers):
         self.watched.give_up()
         run_on_new_loop(self.settle_all(CallResult(Outcome.RELEASE, "stopped before it ended")))
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.cancel)
+            self._loop.call_soon_threadsafe(self.cancel_tasks)
 
     def _run_thread(self) -> None:
         loop = self._loop = asyncio.new_event_loop()
@@ -221,12 +274,43 @@ class _LoopThread(AsyncWorkers):
         beat.cancel()
         self.watched.end()
 
+    def begins(self) -> None:
+        self._show_life()  # before a handler can block the loop
+        self._came.set()
+
+    def _attend(self, now: float) -> None:
+        super()._attend(now)
+        for active in list(self.deliveries):
+            if active.cancelled and not active.cancel_reached:
+                self._cancel_from_outside(active, now)
+
+    def _cancel_from_outside(self, active: ActiveDelivery[AsyncDelivery], now: float) -> None:
+        """Interrupt a cancelled call that blocks its loop, so that nothing reaches it there."""
+        if active.cancel_by is None:
+            active.cancel_by = now + GRACE
+        if now < active.cancel_by or self.loop is None:
+            return
+
+        def blocks() -> bool:
+            running = asyncio.current_task(self.loop)
+            return running is not None and running in (active.task, active.worker) and not active.cancel_reached
+
+        self.watched.cancel(blocks, 0)
+
     async def _beat(self) -> None:
+        while self.processor.settings.timeout is not None:
+            if self.deliveries:
+                self._show_life()
+                await asyncio.sleep(_BEAT)
+            else:
+                self.watched.end()
+                self._came.clear()
+                await self._came.wait()
+
+    def _show_life(self) -> None:
         timeout = self.processor.settings.timeout
-        while timeout is not None:
-            self.watched.end()
-            self.watched.begin(timeout / SECOND + _BEAT)
-            await asyncio.sleep(_BEAT)
+        self.watched.end()
+        self.watched.begin(None if timeout is None else timeout / SECOND + _BEAT)
 
     def abandoned(self) -> None:
         """The loop is blocked or has ended: settle its calls and start another. Only the culprit's attempt counts."""
@@ -249,7 +333,7 @@ class SharedLoopPool:
         self.stopping = threading.Event()
         self._watchdog = watchdog
         self._loop = loop
-        self._workers = AsyncWorkers(processor, self.stopping, f"the workers of {processor.queue}")
+        self._workers = AsyncWorkers(processor, watchdog, self.stopping, f"the workers of {processor.queue}")
         self._ended: Future[None] | None = None
 
     def start(self) -> None:
@@ -259,6 +343,7 @@ class SharedLoopPool:
     def stop(self) -> None:
         self.stopping.set()
         self.processor.dispatcher.stop.set()
+        self.processor.stop()
 
     def join(self, timeout: float) -> bool:
         if self._ended is None:
@@ -272,11 +357,17 @@ class SharedLoopPool:
         self._watchdog.remove(self._workers.watched)
         return True
 
+    def cancel(self, offset: int, result: CallResult) -> bool:
+        return self._workers.cancel(offset, result)
+
+    def calls(self) -> list[CallInHand]:
+        return self._workers.calls()
+
     def abandon(self) -> None:
         self._watchdog.remove(self._workers.watched)
         run_on_new_loop(self._workers.settle_all(CallResult(Outcome.RELEASE, "stopped before it ended")))
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._workers.cancel)
+            self._loop.call_soon_threadsafe(self._workers.cancel_tasks)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
+
 from remuda.bus.broker_api import Clock, Outcome, Settlement, settlement
 from remuda.bus.handlers.exceptions import Dead
 from remuda.bus.handlers.result import CallResult
 from remuda.bus.observing.logs import log_error
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.replies import REPLY_TOPIC
 from remuda.bus.publishing.reply import Reply
 from remuda.bus.settings.settings import QueueSettings
-from remuda.model.durations import text
-from remuda.model.records import MOVED
+from remuda.model.queues.end_reports import report_topic
+from remuda.model.values.durations import text
 
 _log = logging.getLogger("remuda.bus")
 _text = lru_cache(256)(text)
@@ -27,7 +28,7 @@ Threshold = Callable[[str, str, str], None]
 _KEPT: Final = (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.DEAD)
 
 Fate = tuple[Settlement, str | None]
-"""How a message is settled, and the failover queue that it moves to, if any."""
+"""How a message is settled, and the failover queue that it is to move to, if any."""
 
 
 class FailurePolicy:
@@ -48,7 +49,10 @@ class FailurePolicy:
                     "%s: message %s is %s: %s; it is kept", self._queue, message_id, result.outcome.value, reason,
                     extra=self._fields(message_id, attempt),
                 )  # fmt: skip
-            return settlement(result.outcome, reason, result.delay or None, consumer, detail), None
+            settled = settlement(result.outcome, reason, result.delay or None, consumer, detail)
+            if result.awaits or result.who:
+                settled = msgspec.structs.replace(settled, awaits=result.awaits, who=result.who)
+            return settled, None
         self._check_threshold(message_id, attempt, reason)
         delay = None if result.final else self._retry.after(attempt)
         if delay is None:
@@ -66,17 +70,21 @@ class FailurePolicy:
             )  # fmt: skip
         return settlement(Outcome.RETRY, reason, delay, consumer, detail), None
 
+    def ends(self, result: CallResult, attempt: int) -> bool:
+        """Whether a message ends without success by this result of its handler."""
+        if result.outcome in _KEPT:
+            return not result.handled
+        return result.outcome is Outcome.NACK and (result.final or self._retry.after(attempt) is None)
+
     def failure_reply(self, headers: Mapping[str, str], result: CallResult, fate: Fate) -> Reply | None:
         """The reply that reports a failure, if the headers ask for one: once the message has failed for good, and to a
         `call` also when the next attempt would come after its deadline."""
         callback = headers.get(names.CALLBACK)
-        called = callback is not None and callback.startswith(REPLY_TOPIC)
-        target = callback if called else headers.get(names.FAILURE_CALLBACK)
+        called = callback is not None and callback.startswith(names.REPLY_TOPIC)
+        target = report_topic(headers)
         if target is None or result.outcome in (Outcome.ACK, Outcome.RELEASE):
             return None
-        settled, moved_to = fate
-        if moved_to is not None:
-            return None
+        settled, _ = fate
         if settled.outcome is Outcome.RETRY:
             next_attempt = self._clock() + (settled.delay or 0)
             if not called or next_attempt < _deadline(headers.get(names.CALL_DEADLINE)):
@@ -98,8 +106,16 @@ class FailurePolicy:
                 f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it",
                 error=result.error, traceback=result.traceback, extra=self._fields(message_id, attempt),
             )  # fmt: skip
-        reason = result.reason if target is None else f"{MOVED}{target}: {result.reason}"
-        return settlement(Outcome.DEAD, reason, consumer=consumer, detail=result.detail), target
+        return settlement(Outcome.DEAD, result.reason, consumer=consumer, detail=result.detail), target
+
+    def stays(self, result: CallResult, message_id: str, fate: Fate, why: str) -> Fate:
+        """What becomes of a message that its failover queue does not take: it is dead here."""
+        settled, target = fate
+        _log.error(
+            "%s: message %s did not move to %s: %s; it is dead: fix the cause, then reprocess it",
+            self._queue, message_id, target, why, extra={"queue": self._queue, "message_id": message_id},
+        )  # fmt: skip
+        return msgspec.structs.replace(settled, reason=f"{result.reason}; not moved to {target}: {why}"), None
 
     def _fields(self, message_id: str, attempt: int) -> dict[str, Any]:
         """For logs that programs read."""

@@ -42,7 +42,8 @@ def run_plainly(
     bodies, mime_type = messages.bodies, messages.mime_type
     asked = handler.options.keep_result or _asks(messages.headers)
     next_row, stops, before = active.waiting.popleft, stopping.is_set, forks[0]
-    active.ended_rows = 0
+    if active.ended_rows is None:
+        active.ended_rows = 0
     token = current.set(None)
     try:
         while not stops():

@@ -6,7 +6,7 @@ import time
 from typing import Any, Final
 
 from remuda.bus.broker_api import BaseDelivery
-from remuda.model.durations import SECOND
+from remuda.model.values.durations import SECOND
 
 _QUICK: Final = 0.005
 _SLOW: Final = 0.05

@@ -19,10 +19,11 @@ from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
 from remuda.bus.handlers.middleware import MiddlewareStack
 from remuda.bus.publishing.reply import Reply
-from remuda.bus.publishing.system_queues import CALLBACKS
 from remuda.bus.settings.settings import QueueSettings
 from remuda.bus.system_handlers import system_handlers
+from remuda.bus.workflows import told
 from remuda.model.message import Message
+from remuda.model.queues.system_queues import CALLBACKS
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,6 +62,8 @@ class Processors:
             return None if set_here is None else self._with_prefix(set_here.value)
 
         declaring.refuse_cycles(chosen, failover_of)
+        handlers = {queue: [one for one in bus.handlers if one.queue == queue] for queue in chosen}
+        declaring.refuse_deaf_targets(handlers, failover_of)
         return chosen
 
     def declare(self, broker: Broker) -> None:
@@ -91,7 +94,7 @@ class Processors:
             _log.warning("a setting names the queue %s, which no handler here has", name)
         targets = [one.settings.failover for one in processors if one.settings.failover is not None]
         bus.schedules.plan_all()
-        runner = Runner(processors, bus.broker, bus.deliver, loop)
+        runner = Runner(processors, bus.broker, bus.serve_process, loop)
         # Once handlers are running: a broker with many queues takes a while to list them.
         runner.on_started = lambda: declaring.warn_of_orphans(bus.broker, bus.url, mine, targets)
         return runner
@@ -112,6 +115,9 @@ class Processors:
     def _send_reply(self, message: Message, reply: Reply) -> None:
         """Publish the reply of a call. One that cannot be published is kept in `CALLBACKS` and retried from there."""
         bus = self._bus
+        if reply.topic.startswith(told.PREFIX):
+            told.tell(bus.broker, reply.topic, reply.body, reply.mime_type, reply.headers)
+            return
         headers = {**child_headers(message.headers, message.id), **reply.headers}
         answer = Message(reply.topic, reply.body, id=reply.id, mime_type=reply.mime_type, headers=headers)
         if reply.queue is not None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from remuda.bus.broker_api import Broker
+from remuda.bus.broker_api import Broker, EmbeddedBroker
+from remuda.bus.execution.cancelling import cancelled_by
 from remuda.bus.execution.processor import QueueProcessor
 from remuda.bus.execution.threads import ThreadWorkerPool
 from remuda.bus.execution.watchdog import Watchdog
 from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
 from remuda.model.errors import BrokerClosed, InvalidOption, RemudaError
-from remuda.model.messages import Messages
+from remuda.model.operations.worker_orders import RunningCall, WorkerQueue
 from remuda.signals import wait_for_event
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _WORKERS: Final = {
     ExecutorKind.PROCESSES: ("process", "processes"),
 }
 
-Publish = Callable[[Messages], list[str]]
+Publish = Callable[[Any], Any]
+"""Publishes the messages of a handler's process, or answers what else it asks."""
 
 
 class Runner:
@@ -52,8 +53,11 @@ class Runner:
         self._ended = threading.Event()
         self._guard = threading.Lock()
         self._clean = True
+        self._failure: Exception | None = None
         self.on_started: Callable[[], None] = lambda: None
         self.running = False
+        for processor in processors:
+            processor.on_closed = self._broker_closed
 
     def __repr__(self) -> str:
         queues = ", ".join(processor.queue for processor in self._processors)
@@ -62,20 +66,30 @@ class Runner:
     def start(self) -> None:
         self._watchdog.start()
         self.running = True
+        if isinstance(self._broker, EmbeddedBroker):
+            self._broker.when_stopped(self._broker_closed)
         try:
             for pool in self._pools:
                 pool.start()
-            with contextlib.suppress(BrokerClosed):  # a handler may have ended the bus by now
-                self.on_started()
-        except Exception:
+            self.on_started()
+        except Exception as error:
+            if isinstance(error, BrokerClosed) and self._stopped.is_set():
+                return  # a handler has ended the bus by now
             self.stop(0)
             raise
         for processor in self._processors:
             _log.info("%s: %s", processor.queue, _concurrency(processor))
 
     def wait(self) -> None:
-        """Wait until `ask_to_stop` or `stop` is called."""
+        """Wait until `ask_to_stop` or `stop` is called; raises an error if the broker has ended by itself."""
         wait_for_event(self._stopped)
+        if self._failure is not None:
+            raise self._failure
+
+    def _broker_closed(self, error: Exception) -> None:
+        if not self._stopped.is_set():
+            self._failure = error
+            self._stopped.set()
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """Wait until no message is waiting or being handled; delayed messages do not count.
@@ -123,6 +137,34 @@ class Runner:
             self._clean = not late
             self._ended.set()
         return self._clean
+
+    def pause(self, paused: bool) -> None:
+        """Take no more messages, or go on; what has begun is not touched."""
+        for processor in self._processors:
+            processor.pause(paused)
+
+    def at_work(self) -> tuple[list[WorkerQueue], list[RunningCall]]:
+        """What every queue's workers do now."""
+        queues, running = [], []
+        for processor, pool in zip(self._processors, self._pools, strict=True):
+            calls = pool.calls()
+            size, name = processor.settings.threads, processor.queue
+            queues.append(WorkerQueue(name, _executor(processor).value, size, min(len(calls), size)))
+            running += [processor.running_call(call) for call in calls]
+        return queues, running
+
+    def cancel(self, queue: str, offset: int, who: str) -> bool:
+        """Cancel a message that is handled here: it is told to stop, then interrupted, and is dead. False if it is not
+        here, or its call has ended."""
+        result = cancelled_by(who)
+        return any(
+            pool.cancel(offset, result)
+            for processor, pool in zip(self._processors, self._pools, strict=True)
+            if processor.queue == queue
+        )
+
+    def works_on(self, queue: str) -> bool:
+        return any(processor.queue == queue for processor in self._processors)
 
     @property
     def trouble(self) -> str | None:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from remuda.bus.companions import Companion, wait_until_idle
 from remuda.bus.execution.runner import Runner
 from remuda.bus.execution.signals import stopped_by_sigterm
+from remuda.bus.handlers.call import current
 from remuda.bus.handlers.loops import LoopHolder, LoopThread, loop_runs_here
 from remuda.bus.lazy_broker import OpeningAbandoned
 from remuda.bus.lifecycle import Lifecycle
-from remuda.model.durations import SECOND, Duration
+from remuda.bus.observing.presence import Presence
 from remuda.model.errors import RemudaError
-from remuda.model.options import read_duration
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.option_reading import read_duration
 from remuda.signals import SIGNAL_POLL
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Running:
         loop_holder: LoopHolder,
         companions: Sequence[Companion],
         abandon_opening: Callable[[], None],
+        make_presence: Callable[[Runner], Presence],
     ) -> None:
         self.lifecycle = Lifecycle()
         self.runner: Runner | None = None
@@ -42,9 +45,13 @@ class Running:
         self._loop_holder = loop_holder
         self._companions = companions
         self._abandon_opening = abandon_opening
+        self._make_presence = make_presence
+        self._presence: Presence | None = None
         self._waiting_runs = 0
         self._loop_thread: LoopThread | None = None
         self._process = os.getpid()
+        self._ending: asyncio.Future[None] | None = None
+        """A stop that a handler asked for, and did not wait for."""
 
     def leave_to_parent(self) -> None:
         """In a forked process, forget the parent's threads and loop: here nothing runs until it is started."""
@@ -64,6 +71,10 @@ class Running:
         import asyncio
 
         return asyncio.get_running_loop() is runner.loop
+
+    def cancel(self, queue: str, offset: int, who: str) -> bool:
+        """Cancel a message if it is handled here; tells whether it is."""
+        return self.running and self.runner is not None and self.runner.cancel(queue, offset, who)
 
     def run(self, until_idle: bool, grace: Duration, timeout: Duration | None) -> None:
         seconds = read_duration("grace", grace) / SECOND
@@ -135,6 +146,7 @@ class Running:
         import asyncio
 
         self._check_not_running()
+        self._ending = None
         self._loop_holder.loop = asyncio.get_running_loop()
         try:
             await self.lifecycle.start_async()
@@ -177,12 +189,35 @@ class Running:
     async def stop_async(self, grace: Duration) -> None:
         import asyncio
 
+        seconds = read_duration("grace", grace) / SECOND
+        if self._called_by_handler():
+            # Waiting for all handlers, it would wait for itself, and its message would go back when the grace is over.
+            self.ask_to_stop()
+            if self._waiting_runs:
+                return
+            if self.runs_on_this_loop:
+                self._ending = asyncio.ensure_future(self._end_async(seconds))
+            else:
+                threading.Thread(target=self.end, args=(seconds,), name="stop-bus", daemon=True).start()
+            return
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+        await self._end_async(seconds)
+
+    async def _end_async(self, grace: float) -> None:
+        import asyncio
+
         runner, self.runner = self.runner, None
         if runner is not None:
-            ending = asyncio.to_thread(self._stop_runner, runner, read_duration("grace", grace) / SECOND)
+            ending = asyncio.to_thread(self._stop_runner, runner, grace)
             await asyncio.shield(asyncio.ensure_future(ending))
             await self.lifecycle.stop_async()
         self._loop_holder.loop = None
+
+    def _called_by_handler(self) -> bool:
+        """Whether the caller is a handler of this bus, which runs now."""
+        context, runner = current.get(), self.runner
+        return context is not None and runner is not None and runner.works_on(context.queue)
 
     def end(self, grace: float) -> None:
         """Stop, and wait until everything has stopped; `grace` is in seconds."""
@@ -217,12 +252,19 @@ class Running:
             self.runner = None
             self._stop_runner(runner, 0)
             raise
+        self._presence = self._make_presence(runner)
+        self._presence.start()
         return runner
 
     def _stop_runner(self, runner: Runner, grace: float) -> None:
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.stopping()
         for companion in self._companions:
             companion.stop(grace)
         runner.stop(grace)
+        if presence is not None:
+            presence.close()
 
     def _end_loop_thread(self) -> None:
         thread, self._loop_thread = self._loop_thread, None

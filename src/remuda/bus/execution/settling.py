@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from remuda.bus.broker_api import BaseDelivery, Outcome, settlement
 from remuda.bus.execution.failure_policy import Fate
-from remuda.bus.handlers.result import storable
+from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
+from remuda.bus.handlers.middleware import Steps
+from remuda.bus.handlers.result import CallResult, storable
 from remuda.bus.publishing.reply import Reply
-from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, NotFound, RemudaError
+from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, NotFound, Refused, RemudaError
+from remuda.model.messages import cell
 
 if TYPE_CHECKING:
     from remuda.bus.execution.processor import QueueProcessor, SendReply
@@ -22,6 +25,20 @@ _log = logging.getLogger("remuda.bus")
 _PAUSE = 1.0
 _PERMANENT = (InvalidMessage, InvalidOption, NotFound, TypeError, ValueError, LookupError)
 """Errors that a retry would not cure."""
+
+
+PULL: Final = "pull"
+SETTLE: Final = "settle"
+START: Final = "start"
+"""What can keep a queue's workers from their work: the broker refuses their pulls or answers, or no process starts."""
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """A row that failed for good and is to go on in another queue."""
+
+    row: int
+    result: CallResult
+    fate: Fate
 
 
 class PendingSettlement:
@@ -38,19 +55,23 @@ class PendingSettlement:
         replies: list[tuple[int, Reply]],
         fates: dict[Fate, list[int]],
         send_reply: SendReply,
+        moves: Sequence[Failover] = (),
     ) -> None:
         self._processor = processor
         self._delivery = delivery
         self._replies = replies
         self._fates = fates
         self._send_reply = send_reply
+        self._moves = list(moves)
 
     def apply(self, stopping: threading.Event) -> None:
         while True:
             try:
+                if self._moves:
+                    drive(self._fail_over(self._processor.broker.message), LoopHolder())
                 self._reply()
                 self._settle()
-                self._processor.trouble = None
+                self._processor.troubles.pop(SETTLE, None)
                 return
             except BrokerClosed:
                 raise
@@ -64,11 +85,13 @@ class PendingSettlement:
 
         while True:
             try:
+                if self._moves:
+                    await drive_async(self._fail_over(self._processor.broker.aio.message))
                 if self._replies:
                     await asyncio.to_thread(self._reply)
                 for settling in self._settle():
                     await settling
-                self._processor.trouble = None
+                self._processor.troubles.pop(SETTLE, None)
                 return
             except BrokerClosed:
                 raise
@@ -77,6 +100,33 @@ class PendingSettlement:
                 if stopping.is_set():
                     raise
                 await asyncio.sleep(_PAUSE)
+
+    def _fail_over(self, look_up: Callable[[int], Any]) -> Steps:
+        """Move rows to the failover queue, each in one step: it arrives, or it has not left and ends here, which is
+        reported. A queue that has had the message already does not get it again."""
+        delivery, policy = self._delivery, self._processor.failure_policy
+        while self._moves:
+            row, result, fate = msgspec.structs.astuple(self._moves[0])
+            settled, target = fate
+            why = None
+            try:
+                document = yield look_up(delivery.offsets[row])
+                if any(view.queue == target and view.moved_to is None for view in document.queues):
+                    why = "it has had the message already"
+            except NotFound:
+                pass  # a message that the log does not find can still be moved
+            if why is None:
+                try:
+                    yield delivery.answer(msgspec.structs.replace(settled, to=target, whole=True), [row])
+                except (Refused, NotFound) as error:
+                    why = str(error)
+            if why is not None:
+                stays = policy.stays(result, delivery.messages.id(row), fate, why)
+                reply = policy.failure_reply(cell(delivery.messages.headers, row), result, stays)
+                self._fates.setdefault(stays, []).append(row)
+                if reply is not None:
+                    self._replies.append((row, reply))
+            del self._moves[0]
 
     def _reply(self) -> None:
         while self._replies:
@@ -101,15 +151,11 @@ class PendingSettlement:
         """Settle the rows; for an asynchronous delivery, returns what has to be awaited."""
         whole = len(self._delivery)
         return [
-            self._delivery.answer(
-                settled if moved_to is None else msgspec.structs.replace(settled, to=moved_to),
-                None if len(rows) == whole else rows,
-                wait=False,
-            )
-            for (settled, moved_to), rows in self._fates.items()
+            self._delivery.answer(settled, None if len(rows) == whole else rows, wait=False)
+            for (settled, _), rows in self._fates.items()
         ]
 
     def _note_trouble(self, error: RemudaError) -> None:
-        if self._processor.trouble != str(error):
+        if self._processor.troubles.get(SETTLE) != str(error):
             _log.error("%s: handled messages cannot be settled yet: %s", self._processor.queue, error)
-        self._processor.trouble = str(error)
+        self._processor.troubles[SETTLE] = str(error)

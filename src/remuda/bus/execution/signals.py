@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
 from typing import Any, Protocol
 
-from remuda.model.durations import Duration
+from remuda.model.values.durations import Duration
 
 _log = logging.getLogger("remuda.run")
 _AGAIN = 0.05

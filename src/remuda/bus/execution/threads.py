@@ -4,59 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from remuda.bus.broker_api import Delivery, Outcome
-from remuda.bus.execution.active_delivery import ActiveDelivery
+from remuda.bus.execution.active_delivery import ActiveDelivery, CallInHand
+from remuda.bus.execution.cancelling import INTERRUPTED
 from remuda.bus.execution.plain_run import plain_handler, run_plainly
-from remuda.bus.execution.processor import QueueProcessor
-from remuda.bus.execution.watchdog import Watchdog, WatchedThread
-from remuda.bus.execution.worker_pool import POLL, join_all, run_until_stopped
+from remuda.bus.execution.watchdog import GRACE, WatchedThread
+from remuda.bus.execution.worker_pool import ThreadPool, run_until_stopped
 from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.context import tell_to_stop
 from remuda.bus.handlers.exceptions import HandlerTimeout
 from remuda.bus.handlers.result import CallResult
-from remuda.model.durations import SECOND, text
+from remuda.model.values.durations import SECOND, text
+
+T = TypeVar("T")
 
 
-class ThreadWorkerPool:
+class ThreadWorkerPool(ThreadPool["ThreadWorker"]):
     """As many threads as the queue's concurrency. One that is abandoned is replaced."""
 
-    def __init__(self, processor: QueueProcessor, watchdog: Watchdog) -> None:
-        self.processor = processor
-        self.watchdog = watchdog
-        self.stopping = threading.Event()
-        self._guard = threading.Lock()
-        self._workers: list[ThreadWorker] = []
+    def make(self) -> ThreadWorker:
+        return ThreadWorker(self)
 
     def start(self) -> None:
         for _ in range(self.processor.settings.threads):
-            self._add()
-
-    def replace(self, worker: ThreadWorker) -> None:
-        with self._guard:
-            self._workers.remove(worker)
-        if not self.stopping.is_set():
-            self._add()
-
-    def stop(self) -> None:
-        self.stopping.set()
-        self.processor.dispatcher.stop.set()
-
-    def join(self, timeout: float) -> bool:
-        with self._guard:
-            workers = list(self._workers)
-        return join_all([worker.thread for worker in workers], timeout)
-
-    def abandon(self) -> None:
-        with self._guard:
-            workers = list(self._workers)
-        for worker in workers:
-            worker.give_up()
-
-    def _add(self) -> None:
-        worker = ThreadWorker(self)
-        with self._guard:
-            self._workers.append(worker)
-        worker.thread.start()
+            super().start()
 
 
 class ThreadWorker:
@@ -75,6 +50,15 @@ class ThreadWorker:
         self._watched.give_up()
         self._settle_for(CallResult(Outcome.RELEASE, "stopped before it finished"))
 
+    def cancel(self, offset: int, result: CallResult) -> bool:
+        """Cancel a message that it has; the watchdog interrupts its call."""
+        return (active := self._active) is not None and active.cancel(offset, result)
+
+    def calls(self) -> list[CallInHand]:
+        """What runs now."""
+        call = None if (active := self._active) is None else active.call()
+        return [] if call is None else [call]
+
     def _run(self) -> None:
         self._pool.watchdog.add(self._watched)
         try:
@@ -83,7 +67,11 @@ class ThreadWorker:
             self._pool.watchdog.remove(self._watched)
 
     def _step(self) -> bool:
-        delivery = self._processor.broker.pull(self._processor.queue, self._prefetch.count, timeout=POLL)
+        if self._processor.paused:
+            self._processor.wait_until_resumed()
+            return not self._watched.abandoned
+        delivery = self._processor.take(self._prefetch.count)
+        self._processor.answered()
         if delivery is not None:
             self._prefetch.begin()
             if pause := self._prefetch.end(delivery, lost=not self._handle(delivery)):
@@ -93,15 +81,17 @@ class ThreadWorker:
     def _handle(self, delivery: Delivery) -> bool:
         """Run the handlers for a delivery and settle it; False if it was settled elsewhere."""
         active = self._active = ActiveDelivery(delivery)
+        self._pool.watchdog.begin(self._watched)
         stopping, timeout = self._pool.stopping, self._processor.settings.timeout
         try:
-            if timeout is None:
-                # Only a stop whose grace has run out interrupts a call, and its error is then an ordinary result.
-                self._watched.begin(None)
-            dispatcher, attempts = self._processor.dispatcher, delivery.attempts
+            dispatcher = self._processor.dispatcher
+            attempts = dispatcher.attempts(delivery)
             plain = plain_handler(dispatcher, attempts) if timeout is None else None
             if plain is not None:
-                run_plainly(active, dispatcher, plain, attempts, stopping)
+                while active.waiting and not stopping.is_set():
+                    # Once, unless a call was interrupted just when it had ended.
+                    self._guarded(partial(run_plainly, active, dispatcher, plain, attempts, stopping))
+                    active.note_lost(INTERRUPTED)
             else:
                 self._run_calls(active, timeout)
             state = active.close()
@@ -111,6 +101,7 @@ class ThreadWorker:
             return True
         finally:
             self._active = None
+            self._watched.busy = 0
 
     def _run_calls(self, active: ActiveDelivery[Delivery], timeout: int | None) -> None:
         stopping = self._pool.stopping
@@ -120,24 +111,31 @@ class ThreadWorker:
             if isinstance(call, CallResult):
                 active.ended = call
             else:
-                active.ended = call.run() if timeout is None else self._call(call, timeout)
+                active.ended = self._call(active, rows, call, timeout)
 
-    def _call(self, call: HandlerCall, timeout: int) -> CallResult:
-        result = CallResult(Outcome.NACK)
+    def _call(
+        self, active: ActiveDelivery[Delivery], rows: list[int], call: HandlerCall, timeout: int | None
+    ) -> CallResult:
+        result = self._guarded(call.run, timeout) or CallResult(Outcome.NACK)
+        if not self._watched.interrupted:
+            return result
+        # Whatever the handler made of the interrupt, it was cancelled or timed out.
+        if timeout is None or not active.cancelled.keys().isdisjoint(rows):
+            return INTERRUPTED
+        return CallResult(Outcome.NACK, f"timed out after {text(timeout)}", result.detail, error_type="HandlerTimeout")
+
+    def _guarded(self, run: Callable[[], T], timeout: int | None = None) -> T | None:
+        """Call a function that may be interrupted; None if it was outside the handler."""
+        result = None
         try:
             try:
-                self._watched.begin(timeout / SECOND)
-                result = call.run()
+                self._watched.begin(None if timeout is None else timeout / SECOND)
+                result = run()
             finally:
                 self._watched.end()
         except HandlerTimeout:
             # It came outside the handler. There is only one per call, so nothing interrupts this.
             self._watched.end()
-        if self._watched.interrupted:
-            # Whatever the handler made of the interrupt, it timed out.
-            return CallResult(
-                Outcome.NACK, f"timed out after {text(timeout)}", result.detail, error_type="HandlerTimeout"
-            )
         return result
 
     def _attend(self, now: float) -> None:
@@ -145,10 +143,20 @@ class ThreadWorker:
         active = self._active
         if active is None:
             return
+        if active.cancelled:
+            self._end_cancelled(active)
         if rows := active.give_back(now):
             active.delivery.release(rows)
         if active.must_renew(now, self._processor.clock):
             active.renewed(now, self._processor.renew(active.delivery))
+
+    def _end_cancelled(self, active: ActiveDelivery[Delivery]) -> None:
+        """Tell a cancelled call to stop, then interrupt it."""
+        call = active.call()
+        row = next((row for row in active.cancelled if call is not None and row in call.rows), None)
+        if call is not None and row is not None:
+            told = tell_to_stop(active.delivery, call.rows[0])
+            self._watched.cancel(partial(active.runs, row), GRACE if told else 0)
 
     def _abandon(self) -> None:
         """Called by the watchdog: settle the call that does not end, give back the rest, and start another thread."""
@@ -164,5 +172,5 @@ class ThreadWorker:
         state = active.close() if active is not None else None
         if active is None or state is None:
             return
-        finished = [*state.finished, (state.running, running)] if state.running else state.finished
+        finished = [*state.finished, *active.charged(state.running, running)] if state.running else state.finished
         self._processor.settle(active.delivery, finished, state.waiting, self._pool.stopping)

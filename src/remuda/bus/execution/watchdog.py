@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from remuda.bus.handlers.exceptions import HandlerTimeout
+from remuda.bus.handlers.exceptions import HandlerCancelled, HandlerTimeout
 from remuda.model.errors import BrokerClosed
 
 _log = logging.getLogger("remuda.bus")
@@ -18,6 +18,8 @@ _log = logging.getLogger("remuda.bus")
 GRACE: Final = 1.0
 """How long an interrupted call may take to end, in seconds."""
 _STEP: Final = 0.02
+_QUIET: Final = 50
+"""Steps without a call after which it sleeps until there is one."""
 _UNINTERRUPTIBLE: Final = ("remuda.broker", "remuda.core", "remuda.log")
 """Packages whose code must not be interrupted: the queues or the log would be left half changed."""
 
@@ -41,12 +43,17 @@ class WatchedThread:
         self.label = label
         self.abandoned = False
         self.interrupted = False
+        self.busy = 0
+        """How many deliveries it works on. The watchdog sleeps while nobody is busy."""
         self.attend = attend
         self._abandon = abandon
         self._guard = threading.Lock()
         self._wanted = False
         self._thread = 0
         self._deadline = 0.0
+        self._calling = False
+        self._cancelled: Callable[[], bool] | None = None
+        """If the call was cancelled: whether it still runs."""
 
     def begin(self, timeout: float | None) -> None:
         _here.watched = self
@@ -54,29 +61,51 @@ class WatchedThread:
             # No deadline, before or after: the watchdog does not read these fields, so no lock is needed.
             self.interrupted = self._wanted = False
             self._thread = threading.get_ident()
+            self._calling = True
             return
         with self._guard:
             self.interrupted = self._wanted = False
             self._thread = threading.get_ident()
             self._deadline = time.monotonic() + timeout if timeout is not None else 0.0
+            self._calling = True
 
     def end(self) -> None:
         """The call has ended. An interrupt that was sent but has not arrived is taken back. May be called twice."""
         with self._guard:
             self._deadline = 0.0
+            self._calling, self._cancelled = False, None
             self._wanted = False
             if self.interrupted:
                 _raise_in(self._thread, None)
 
+    def cancel(self, runs: Callable[[], bool], grace: float) -> None:
+        """The call is to end: interrupt it after this many seconds, as one that exceeds its timeout. `runs` tells
+        whether it still does, where one `begin` is for several calls."""
+        with self._guard:
+            if not self._calling or self._cancelled is not None or not runs():
+                return
+            self._cancelled = runs
+            deadline = time.monotonic() + grace
+            self._deadline = min(self._deadline or deadline, deadline)
+            if not grace:
+                self._interrupt()
+
     def look(self, now: float) -> None:
         with self._guard:
+            if self._cancelled is not None and not self._cancelled():
+                # It has ended: an interrupt that has not arrived is not for the next.
+                self._cancelled, self._deadline, self._wanted = None, 0.0, False
+                if self.interrupted:
+                    _raise_in(self._thread, None)
+                    self.interrupted = False
             if not self._deadline or now < self._deadline or self.abandoned:
                 return
             if now < self._deadline + GRACE:
                 self._interrupt()
                 return
             self.abandoned = True
-        _log.error("%s ignores its timeout; it is abandoned, and the others continue", self.label)
+        what = "timeout" if self._cancelled is None else "cancellation"
+        _log.error("%s ignores its %s; it is abandoned, and the others continue", self.label, what)
         self._abandon()
 
     def give_up(self) -> None:
@@ -95,7 +124,7 @@ class WatchedThread:
             self._wanted = True
             return
         self.interrupted = True
-        _raise_in(self._thread, HandlerTimeout)
+        _raise_in(self._thread, HandlerTimeout if self._cancelled is None else HandlerCancelled)
 
     def check(self) -> None:
         """Called by the thread itself: raise the interrupt that was held back while it was in the broker's code."""
@@ -105,7 +134,7 @@ class WatchedThread:
             if self.interrupted and not self.abandoned:
                 return
             self.interrupted = True
-        raise HandlerTimeout
+        raise HandlerTimeout if self._cancelled is None else HandlerCancelled
 
 
 class Watchdog:
@@ -115,6 +144,8 @@ class Watchdog:
         self._watched: set[WatchedThread] = set()
         self._guard = threading.Lock()
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._asleep = False
         self._thread = threading.Thread(target=self._run, name="remuda-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -122,6 +153,7 @@ class Watchdog:
 
     def stop(self) -> None:
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -133,10 +165,21 @@ class Watchdog:
         with self._guard:
             self._watched.discard(watched)
 
+    def begin(self, watched: WatchedThread) -> None:
+        """A thread takes up a delivery."""
+        watched.busy += 1
+        if self._asleep:
+            self._wake.set()
+
     def _run(self) -> None:
+        quiet = 0
         while not self._stop.wait(_STEP):
             with self._guard:
-                threads = list(self._watched)
+                threads = [one for one in self._watched if one.busy]
+            quiet = 0 if threads else quiet + 1
+            if quiet > _QUIET:
+                self._sleep()
+                quiet = 0
             now = time.monotonic()
             for watched in threads:
                 try:
@@ -146,6 +189,16 @@ class Watchdog:
                     pass
                 except Exception:
                     _log.exception("watching %s failed", watched.label)
+
+    def _sleep(self) -> None:
+        """Until a thread takes up a delivery."""
+        self._wake.clear()
+        self._asleep = True
+        with self._guard:
+            threads = list(self._watched)
+        if not any(watched.busy for watched in threads) and not self._stop.is_set():
+            self._wake.wait()
+        self._asleep = False
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

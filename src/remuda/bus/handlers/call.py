@@ -23,6 +23,7 @@ from remuda.bus.handlers.providers import end_all
 from remuda.bus.handlers.result import DONE, CallResult
 from remuda.bus.handlers.signature import BY_TYPE
 from remuda.bus.publishing import bodies
+from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import check_headers, check_target
 from remuda.bus.publishing.reply import Reply
 from remuda.bus.publishing.results import kept_result
@@ -155,6 +156,7 @@ class HandlerCall(msgspec.Struct, eq=False):
 
     def _arguments(self, opened: list[Any]) -> Generator[Any, Any, dict[str, Any]]:
         signature, context = self.handler.signature, self._contexts[0]
+        context.encoding = self._environment.encoding
         given: dict[str, Any] = {}
         if signature.body is not None:
             decoded = self.decode() if self._decoded is None else self._decoded
@@ -176,6 +178,10 @@ class HandlerCall(msgspec.Struct, eq=False):
         handler = self.handler
         if not handler.replies:
             return DONE
+        first, *others = self._contexts
+        if others and first.changes_reply:
+            for context in others:
+                context.response.follow(first.response)
         if not handler.options.keep_result:
             for context in self._contexts:
                 if context.wants_result:
@@ -198,6 +204,14 @@ class HandlerCall(msgspec.Struct, eq=False):
                 continue
             body, mime_type = bodies.encode(value[row] if each else value, self._environment.encoding)
             callback = context.response.callback
+            caller = context.message.headers.get(names.CALLBACK, "")
+            if caller.startswith(names.REPLY_TOPIC) and callback != caller:
+                why = "no reply comes: the handler " + (
+                    "removed it" if callback is None else f"sends it to {callback} instead"
+                )
+                told = {names.EXCEPTION: why, names.ERROR_TYPE: "NoReply", names.GROUP: context.queue}
+                replies.append(Reply(caller, b"", "text/plain", told))
+                rows.append(row)
             if callback is not None:
                 check_target("callback", callback)
                 if context.response.rewritten:
@@ -205,7 +219,7 @@ class HandlerCall(msgspec.Struct, eq=False):
                 replies.append(Reply(callback, body, mime_type, dict(check_headers(context.response.headers))))
                 rows.append(row)
             if wanted:
-                replies.append(kept_result(context.queue, context.message.id, body, mime_type))
+                replies.append(kept_result(context.queue, context.message.id, body, mime_type, context.result_headers))
                 rows.append(row)
         return CallResult(DONE.outcome, replies=tuple(replies), rows=tuple(rows)) if replies else DONE
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remuda.model.durations import Duration
-from remuda.model.options import read_duration
+from remuda.model.values.durations import Duration
+from remuda.model.values.option_reading import read_duration
 
 
 class HandlerDecision(Exception):
@@ -44,5 +44,19 @@ class Dead(HandlerDecision):
     """The message cannot be handled; it is kept with the reason, and can be reprocessed."""
 
 
+class Suspended(BaseException):
+    """A workflow waits: its message goes back to the queue until then, or until it has this many notes. Like a
+    cancellation, it is not caught by `except Exception`."""
+
+    def __init__(self, reason: str, after: int, awaits: int = 0) -> None:
+        super().__init__(reason)
+        self.after = max(after, 0)
+        self.awaits = awaits
+
+
 class HandlerTimeout(BaseException):
     """Raised in a handler that exceeds its timeout. Like a cancellation, it is not caught by `except Exception`."""
+
+
+class HandlerCancelled(HandlerTimeout):
+    """Raised in a handler whose message was cancelled, in the same way."""

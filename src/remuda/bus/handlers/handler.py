@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
+from remuda.bus.handlers.queue_rules import Rules
 from remuda.bus.handlers.signature import Signature
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.errors import InvalidOption
-from remuda.model.texts import shown
 from remuda.model.topics import matches
+from remuda.model.values.texts import shown
 
 
 class ExecutorKind(StrEnum):
@@ -36,8 +37,13 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     executor: ExecutorKind | None = None
     batch: int | None = None
+    batch_wait: int | None = None
+    """How long a batch that is not full waits for more."""
+    batch_by_key: bool = False
     unique: bool = False
     keep_result: bool = False
+    rules: Rules = ()
+    """Options of the queue."""
 
 
 class Handler(msgspec.Struct, frozen=True):
@@ -78,6 +84,17 @@ def handler_id(function: Callable[..., Any]) -> str:
     if len(parts) > 1 and parts[-2] != "<locals>":
         return ".".join(parts[-2:])
     return f"{module_name(function.__module__)}.{parts[-1]}"
+
+
+def queue_of(function: Callable[..., Any]) -> str:
+    """The queue of a handler for which none is named."""
+    name = handler_id(function)
+    if name.endswith("<lambda>"):
+        raise InvalidOption(
+            "a lambda has no name for its queue, and another one would share it; name it: queue='...', or write a "
+            "function"
+        )
+    return name
 
 
 def module_name(module: str) -> str:

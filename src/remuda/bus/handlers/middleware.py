@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
 from remuda.bus.handlers.context import Context
+from remuda.model.errors import InvalidMessage
 from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
@@ -73,10 +74,17 @@ class MiddlewareStack:
         return {wanted for layer in self.layers for wanted in getattr(layer, "provides", ())}
 
     def publishing(self, message: Message) -> Steps:
+        own = message.id
         for layer in self.layers:
             message = yield layer.before_publish(message)
             if not isinstance(message, Message):
                 raise TypeError(f"before_publish of {type(layer).__name__} must return a message, not {message!r}")
+            if own and message.id != own:
+                raise InvalidMessage(
+                    f"before_publish of {type(layer).__name__} changed the id {own!r} to {message.id!r}, but it is how "
+                    "the message is found: by unique=, idempotency_key=, or a call that waits for its reply. Nothing "
+                    "was stored; keep the id, and put yours into a header"
+                )
         return message
 
     def published(self, message: Message) -> Steps:

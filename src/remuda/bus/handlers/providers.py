@@ -12,7 +12,7 @@ from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.middleware import MiddlewareStack
 from remuda.bus.handlers.signature import BY_TYPE
 from remuda.model.errors import InvalidOption
-from remuda.model.texts import shown
+from remuda.model.values.texts import shown
 
 _END: Final = object()
 

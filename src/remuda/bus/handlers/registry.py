@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_typed_in
-from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
+from remuda.bus.handlers.queue_rules import QueueRuleKwargs, read_rules
+from remuda.bus.publishing.typed import with_carried
 from remuda.bus.settings.properties import MOST_THREADS
 from remuda.bus.settings.retry import RetrySpec, error_types, policy
-from remuda.model.durations import Duration
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.options import read_duration, read_enum
-from remuda.model.texts import LARGEST, read_count, shown
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
 from remuda.model.topics import WILDCARDS, check_topic
+from remuda.model.values.durations import Duration
+from remuda.model.values.option_reading import read_duration, read_enum
+from remuda.model.values.texts import LARGEST, read_count, shown
 
 _log = logging.getLogger("remuda.bus")
 
@@ -38,12 +40,14 @@ class RuleKwargs(TypedDict, total=False):
     keep_result: bool
 
 
-class SubscribeKwargs(RuleKwargs, total=False):
-    """Options of `subscribe` and `handles`."""
+class SubscribeKwargs(RuleKwargs, QueueRuleKwargs, total=False):
+    """Options of `subscribe` and `handles`: rules of the handler, and options of its queue."""
 
     queue: str | None
     group: str | None
     batch: int | None
+    batch_wait: Duration | None
+    batch_by_key: bool
     unique: bool
 
 
@@ -113,6 +117,12 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
         raise InvalidOption(f"timeout must be longer than zero, not {shown(timeout)}")
     failover = given.get("failover")
     _check_name("failover", failover)
+    rules = read_rules(given)
+    wait = None if given.get("batch_wait") is None else read_duration("batch_wait", given["batch_wait"])
+    by_key = _flag("batch_by_key", given.get("batch_by_key", False))
+    if given.get("batch") is None and (wait is not None or by_key):
+        raise InvalidOption("batch_wait and batch_by_key are for handlers of lists; give batch=, the most of one")
+    unique = _flag("unique", given.get("unique", False)) or ("unique_ids", True) in rules
     return HandlerOptions(
         retry=policy(given.get("retry")),
         retry_on=error_types("retry_on", given.get("retry_on")),
@@ -122,7 +132,10 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
         threads=_count("threads", given.get("threads"), MOST_THREADS),
         executor=None if executor is None else read_enum("executor", executor, ExecutorKind),
         batch=_count("batch", given.get("batch")),
-        unique=_flag("unique", given.get("unique", False)),
+        batch_wait=wait,
+        batch_by_key=by_key,
+        unique=unique,
+        rules=tuple(rule for rule in rules if rule[0] != "unique_ids"),
         keep_result=_flag("keep_result", given.get("keep_result", False)),
     )
 
@@ -171,15 +184,16 @@ def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple
             yield getattr(instance, name), topics, options
 
 
-def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
+def handles(*topics: str | type, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
     """Mark a method as a handler; `bus.subscribe_class(instance)` registers all marked methods."""
     check_known(options, SubscribeKwargs, "handles")
-    check_topics(topics, "@handles")
-    read_options(options)
-    check_queue(options.get("queue"), options.get("group"))
+    plain, given = with_carried(topics, options)
+    check_topics(plain, "@handles")
+    read_options(given)
+    check_queue(given.get("queue"), given.get("group"))
 
     def mark(function: F) -> F:
-        marks = [*getattr(function, "__remuda_handles__", ()), (topics, options)]
+        marks = [*getattr(function, "__remuda_handles__", ()), (plain, given)]
         target = function.__func__ if isinstance(function, staticmethod | classmethod) else function
         target.__remuda_handles__ = marks  # type: ignore[attr-defined]
         return function

@@ -9,7 +9,15 @@ from typing import Final
 import msgspec
 
 from remuda.bus.broker_api import Outcome
-from remuda.bus.handlers.exceptions import HandlerDecision, HandlerTimeout, NotInterested, NotNow, Reject, Retry
+from remuda.bus.handlers.exceptions import (
+    HandlerDecision,
+    HandlerTimeout,
+    NotInterested,
+    NotNow,
+    Reject,
+    Retry,
+    Suspended,
+)
 from remuda.bus.publishing.bodies import Undecodable
 from remuda.bus.publishing.reply import Reply
 from remuda.bus.settings.retry import RetryPolicy
@@ -35,6 +43,12 @@ class CallResult(msgspec.Struct, frozen=True):
     error: BaseException | None = None
     """For logs; it does not leave its process."""
     error_type: str = ""
+    handled: bool = False
+    """Whether the handler succeeded, and only its reply failed."""
+    awaits: int = 0
+    """With RELEASE: how many notes of its message end the wait before its time."""
+    who: str | None = None
+    """Who decided so, if it was not the handler."""
 
     @property
     def traceback(self) -> str | None:
@@ -61,7 +75,7 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
     return CallResult(Outcome.NACK, reason, _traceback(error, full), final=final, error=logged, error_type=name)
 
 
-_DECISIONS: Final = (HandlerDecision, Undecodable, HandlerTimeout)
+_DECISIONS: Final = (HandlerDecision, Undecodable, HandlerTimeout, Suspended)
 """Errors whose text says it all; no traceback is kept."""
 
 
@@ -71,6 +85,8 @@ def _of_decision(error: BaseException, text: str, name: str) -> CallResult:
             return CallResult(Outcome.RETRY, text, delay=error.after, error_type=name)
         case NotNow():
             return CallResult(Outcome.RELEASE, text, delay=error.after, error_type=name)
+        case Suspended():
+            return CallResult(Outcome.RELEASE, text, delay=error.after, error_type=name, awaits=error.awaits)
         case Reject():
             return CallResult(Outcome.INVALID, text, error_type=name)
         case NotInterested():
@@ -87,7 +103,7 @@ def unstorable_reply(error: Exception) -> CallResult:
     """The handler succeeded, but its reply cannot be stored. A retry would not change that."""
     name, raw = type(error).__name__, _text_of(error)
     text = storable(_NO_TEXT if raw is None else raw)[:_REASON_LIMIT]
-    return CallResult(Outcome.DEAD, f"the reply cannot be stored: {name}: {text}", error_type=name)
+    return CallResult(Outcome.DEAD, f"the reply cannot be stored: {name}: {text}", error_type=name, handled=True)
 
 
 def _traceback(error: BaseException, text: str) -> str:

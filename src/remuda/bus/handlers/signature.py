@@ -85,6 +85,9 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
             "without it. Name one; if a decorator hides the handler's parameters, use functools.wraps in it"
         )
     body_type = Any if body is None else wanted_types[body]
+    alone = getattr(function, "takes_no_list", None) if batch else None
+    if alone is not None:
+        raise InvalidOption(f"handler {name} cannot take lists: {alone}; leave out batch")
     if batch:
         body_type = bodies.without_extras(body_type)
         if body is None or (get_origin(body_type) or body_type) is not list:

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from remuda.bus import argument_checks
-from remuda.bus.handlers.handler import Handler, HandlerOptions, handler_id
+from remuda.bus.handlers.handler import Handler, HandlerOptions, handler_id, queue_of
 from remuda.bus.handlers.middleware import MiddlewareStack
 from remuda.bus.handlers.providers import Provided, Providers, refuse_async_providers
+from remuda.bus.handlers.queue_rules import with_prefix
 from remuda.bus.handlers.registry import (
     RuleKwargs,
     SubscribeKwargs,
@@ -22,12 +23,13 @@ from remuda.bus.handlers.registry import (
     read_options,
 )
 from remuda.bus.handlers.signature import read_signature
+from remuda.bus.publishing.typed import with_carried
 from remuda.bus.scheduling.cron import Cron
 from remuda.bus.scheduling.runs import Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
 from remuda.model.errors import InvalidOption
-from remuda.model.options import read_enum
-from remuda.model.texts import shown
+from remuda.model.values.option_reading import read_enum
+from remuda.model.values.texts import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,19 +46,20 @@ class Subscribing:
         self._schedules = schedules
         self._add = add
 
-    def subscribe(self, topics: tuple[str, ...], options: SubscribeKwargs) -> Callable[[F], F]:
+    def subscribe(self, topics: tuple[str | type, ...], options: SubscribeKwargs) -> Callable[[F], F]:
         check_known(options, SubscribeKwargs, "subscribe")
-        check_topics(topics)
-        chosen = self._with_prefix(read_options(options))
-        named = check_queue(options.get("queue"), options.get("group"))
+        plain, given = with_carried(topics, options)
+        check_topics(plain)
+        chosen = self._with_prefix(read_options(given))
+        named = check_queue(given.get("queue"), given.get("group"))
 
         def register(function: F) -> F:
             name = handler_id(function)
-            queue = named or name
+            queue = named or queue_of(function)
             provided = Provided(self.providers, self._stack)
             signature = read_signature(function, batch=chosen.batch is not None, provided=provided)
             refuse_async_providers(function, name, signature.by_type.values(), self.providers)
-            patterns = tuple(self._prefix + topic for topic in topics)
+            patterns = tuple(self._prefix + topic for topic in plain)
             self._add(Handler(name, self._prefix + queue, patterns, function, chosen, signature))
             return function
 
@@ -83,7 +86,7 @@ class Subscribing:
             raise InvalidOption(f"name must be a string, not {shown(name)}")
 
         def register(function: F) -> F:
-            chosen = name or handler_id(function)
+            chosen = name or queue_of(function)
             topic = topic_of(chosen)
             options: SubscribeKwargs = {"queue": chosen, "unique": True}
             options.update(rules)  # type: ignore[typeddict-item]
@@ -104,6 +107,7 @@ class Subscribing:
         return register
 
     def _with_prefix(self, options: HandlerOptions) -> HandlerOptions:
-        if not self._prefix or options.failover is None:
+        if not self._prefix:
             return options
-        return msgspec.structs.replace(options, failover=self._prefix + options.failover)
+        failover = None if options.failover is None else self._prefix + options.failover
+        return msgspec.structs.replace(options, failover=failover, rules=with_prefix(options.rules, self._prefix))

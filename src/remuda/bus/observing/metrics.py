@@ -19,8 +19,8 @@ from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import HandlerTimeout, NotInterested, NotNow, Reject, Retry
 from remuda.bus.handlers.middleware import Handled, Middleware
 from remuda.bus.publishing.bodies import Undecodable
-from remuda.model.extras import MissingExtra
 from remuda.model.message import Message
+from remuda.model.values.extras import MissingExtra
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server

@@ -14,8 +14,8 @@ from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import HandlerDecision
 from remuda.bus.handlers.middleware import Handled, Middleware
 from remuda.bus.publishing import headers as names
-from remuda.model.extras import MissingExtra
 from remuda.model.message import Message
+from remuda.model.values.extras import MissingExtra
 
 try:
     from opentelemetry import context as contexts

@@ -6,12 +6,12 @@ import operator
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.texts import shown
+from remuda.model.values.texts import shown
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
@@ -34,11 +34,11 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
         raise InvalidMessage(f"a raw body must be bytes, not {type(value).__name__}; nothing was stored")
     try:
         if encoding == "json":
-            body = _write_json(value)
+            body = (_write_sorted_json if isinstance(value, set | frozenset) else _write_json)(value)
             if b"null" in body and _has_nan(value):
                 raise ValueError("NaN and infinity are not JSON; use null, a string, or encoding='msgpack'")
         else:
-            body = _write_msgpack(value)
+            body = (_write_sorted_msgpack if isinstance(value, set | frozenset) else _write_msgpack)(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise InvalidMessage(
             f"{_article(type(value).__name__)} cannot be encoded as {encoding}: {error}; nothing was stored. "
@@ -90,7 +90,7 @@ def _reader(mime_type: str, wanted: Any) -> Callable[[bytes], Any]:
     if plain is not wanted and (plain is bytes or (plain is str and not is_json and base not in _MSGPACK_NAMES)):
         read = _reader(mime_type, plain) if plain is str else bytes
         return lambda body: msgspec.convert(read(body), wanted)
-    if base in _MSGPACK_NAMES:
+    if is_msgpack(mime_type):
         return _decoder(msgspec.msgpack.Decoder, wanted)
     if (wanted is str and not is_json) or (wanted is Any and base.startswith("text/")):
         return bytes.decode
@@ -103,6 +103,10 @@ def _reader(mime_type: str, wanted: Any) -> Callable[[bytes], Any]:
 
 def _article(name: str) -> str:
     return f"{'an' if name[:1].lower() in tuple('aeiou') else 'a'} {name}"
+
+
+def is_msgpack(mime_type: str) -> bool:
+    return _base(mime_type) in _MSGPACK_NAMES
 
 
 def _base(mime_type: str) -> str:
@@ -187,3 +191,21 @@ def _is_model(kind: Any) -> bool:
 
 _write_json: Final = msgspec.json.Encoder(enc_hook=_plain).encode
 _write_msgpack: Final = msgspec.msgpack.Encoder(enc_hook=_plain_binary).encode
+# A set has another order in every process: unsorted, the same set would look changed, and get another hash.
+_write_sorted_json: Final = msgspec.json.Encoder(enc_hook=_plain, order="deterministic").encode
+_write_sorted_msgpack: Final = msgspec.msgpack.Encoder(enc_hook=_plain_binary, order="deterministic").encode
+
+
+def return_type(function: Callable[..., Any], name: str = "return") -> Any:
+    """The annotation of what a function returns, or of a parameter, as a type that bodies are decoded to."""
+    try:
+        found = get_type_hints(function, include_extras=True).get(name, Any)
+    except Exception:
+        return Any
+    if found is None or found is type(None) or found is object:
+        return Any
+    try:
+        check_wanted(found)
+    except TypeError:
+        return Any
+    return found

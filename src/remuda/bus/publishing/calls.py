@@ -14,22 +14,22 @@ from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.options import read_publish_options
 from remuda.bus.publishing.replies import ReplyListener
-from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.message import Message
-from remuda.model.options import read_duration
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.option_reading import read_duration
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
     from remuda.bus.handlers.registry import HandlerRegistry
-    from remuda.bus.publishing.publisher import Publisher
+    from remuda.bus.publishing.publisher import MessagePublisher
     from remuda.bus.testing import TestBus
 
 
 class Calls:
     """The calls of one bus, whose replies come to one listener."""
 
-    def __init__(self, bus: Bus, publisher: Publisher, registry: HandlerRegistry) -> None:
+    def __init__(self, bus: Bus, publisher: MessagePublisher, registry: HandlerRegistry) -> None:
         self.listener: ReplyListener | None = None
         self.test: TestBus | None = None
         """Set while the bus is under test: a call then lets the test handle messages while it waits."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 
-from remuda.model.durations import SECOND
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.texts import shown
 from remuda.model.topics import WILDCARDS, check_topic
+from remuda.model.values.durations import SECOND
+from remuda.model.values.texts import shown
 
 Moment = int | datetime
 """Microseconds since the epoch, or a datetime with a time zone."""

@@ -12,7 +12,7 @@ from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.state import State
-from remuda.model.texts import shown
+from remuda.model.values.texts import shown
 
 
 class FilterKwargs(TypedDict, total=False):

@@ -1,26 +1,24 @@
-"""The names of CAP's headers (M3), so that .NET CAP services and Remuda understand each other."""
+"""The names of headers that the bus reads and writes: CAP's (M3), and its own."""
 
 from __future__ import annotations
 
 from typing import Final
 
-MESSAGE_ID: Final = "cap-msg-id"
-MESSAGE_NAME: Final = "cap-msg-name"
-MESSAGE_TYPE: Final = "cap-msg-type"
-SENT_TIME: Final = "cap-senttime"
-GROUP: Final = "cap-msg-group"
-CALLBACK: Final = "cap-callback-name"
-CORRELATION: Final = "cap-corr-id"
-SEQUENCE: Final = "cap-corr-seq"
-EXCEPTION: Final = "cap-exception"
-TRACE: Final = "traceparent"
+from remuda.model import cap_headers
+from remuda.model.queues.end_reports import CALLBACK as CALLBACK
+from remuda.model.queues.end_reports import ERROR_TYPE as ERROR_TYPE
+from remuda.model.queues.end_reports import EXCEPTION as EXCEPTION
+from remuda.model.queues.end_reports import FAILURE_CALLBACK as FAILURE_CALLBACK
+from remuda.model.queues.end_reports import GROUP as GROUP
+from remuda.model.queues.end_reports import REPLY_TOPIC as REPLY_TOPIC
+from remuda.model.queues.end_reports import SEQUENCE as SEQUENCE
+
+MESSAGE_TYPE: Final = cap_headers.TYPE
+CORRELATION: Final = cap_headers.CORRELATION
+TRACE: Final = cap_headers.TRACE
 USER: Final = "remuda-user"
 """Who caused the message, however many handlers lie between."""
 
-FAILURE_CALLBACK: Final = "remuda-failure-callback"
-"""The topic to which the error is published if the message ends without success."""
-ERROR_TYPE: Final = "remuda-error-type"
-"""In a reply that reports a failure: the name of the exception's type."""
 CALL_DEADLINE: Final = "remuda-call-deadline"
 """Until when the caller waits for the reply, in microseconds since the epoch."""
 KEEP_RESULT: Final = "remuda-keep-result"
@@ -28,5 +26,3 @@ KEEP_RESULT: Final = "remuda-keep-result"
 
 INVALID: Final = "remuda-invalid"
 """Why a message from another system could not be understood."""
-
-REQUIRED: Final = (MESSAGE_ID, MESSAGE_NAME)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 import msgspec
@@ -11,12 +11,13 @@ from remuda.bus.broker_api import Clock
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import Moment, check_headers, check_storable, check_target, moment
-from remuda.model.durations import Duration
-from remuda.model.errors import InvalidMessage
+from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Priority, read_priority
 from remuda.model.messages import Messages, fold
-from remuda.model.options import read_duration
-from remuda.model.texts import read_flag, shown
+from remuda.model.queues.flow_info import FLOW_CONCURRENCY, FLOW_KEY, FLOW_WEIGHT, HEAVIEST
+from remuda.model.values.durations import Duration
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import read_count, read_flag, shown
 
 _UNTYPED: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, type(None)})
 """Values of these types get no type header."""
@@ -57,6 +58,11 @@ class BatchKwargs(TypedDict, total=False):
     expires: Duration | None
     user: str | None
     keep_result: bool
+    topics: Sequence[str]
+    timestamp: Moment | None
+    flow_key: str | None
+    weight: int
+    key_concurrency: int | None
 
 
 class PublishKwargs(BatchKwargs, total=False):
@@ -83,6 +89,14 @@ class PublishOptions(msgspec.Struct, frozen=True):
     user: str | None = None
     failure_callback: str | None = None
     keep_result: bool = False
+    topics: Sequence[str] = ()
+    timestamp: Moment | None = None
+    flow_key: str | None = None
+    """What the rules of its queues count it by, instead of its key."""
+    weight: int = 1
+    """As how many it counts for the rates of its queues."""
+    key_concurrency: int | None = None
+    """How many of its key may be in flight, in queues that limit that; the newest message's word stands."""
 
     def messages(
         self, topic: str, values: Iterable[Any], inherited: Mapping[str, str], encoding: str, now: int
@@ -112,6 +126,8 @@ class PublishOptions(msgspec.Struct, frozen=True):
             bodies=written,
             name=topic,
             ids=[self.id] * len(written) if self.id else None,
+            topics=self._topics(),
+            timestamp=self._timestamp(),
             object=self.object,
             key=self.key,
             mime_type=self.mime_type or fold(mime_types),
@@ -134,6 +150,8 @@ class PublishOptions(msgspec.Struct, frozen=True):
             bodies=[body],
             name=topic,
             ids=[self.id] if self.id else None,
+            topics=self._topics() if self.topics else (),
+            timestamp=None if self.timestamp is None else self._timestamp(),
             object=self.object,
             key=self.key,
             mime_type=self.mime_type or mime_type,
@@ -163,7 +181,24 @@ class PublishOptions(msgspec.Struct, frozen=True):
         if self.user is not None:
             check_storable("user", self.user)
             headers[names.USER] = self.user
+        if self.flow_key is not None:
+            check_storable("flow_key", self.flow_key)
+            headers[FLOW_KEY] = self.flow_key
+        if self.weight != 1:
+            headers[FLOW_WEIGHT] = _counted("weight", self.weight)
+        if self.key_concurrency is not None:
+            headers[FLOW_CONCURRENCY] = _counted("key_concurrency", self.key_concurrency)
         return headers
+
+    def _topics(self) -> tuple[str, ...]:
+        if isinstance(self.topics, str | bytes) or not isinstance(self.topics, Sequence):
+            raise InvalidMessage(f"topics must be a list of topics, not {shown(self.topics)}; nothing was stored")
+        for topic in self.topics:
+            check_target("topic", topic)
+        return tuple(self.topics)
+
+    def _timestamp(self) -> int | None:
+        return None if self.timestamp is None else moment("timestamp", self.timestamp)
 
     def _due(self, now: int) -> int | None:
         if self.delay is not None and self.at is not None:
@@ -171,6 +206,16 @@ class PublishOptions(msgspec.Struct, frozen=True):
         if self.delay is not None:
             return now + read_duration("delay", self.delay)
         return None if self.at is None else moment("at", self.at)
+
+
+def _counted(name: str, value: Any) -> str:
+    try:
+        number = read_count(name, value, 1)
+    except InvalidOption as error:
+        raise InvalidMessage(f"{error}; nothing was stored") from None
+    if number > HEAVIEST:
+        raise InvalidMessage(f"{name} is at most {HEAVIEST}, not {number}; nothing was stored")
+    return str(number)
 
 
 def read_publish_options(options: Mapping[str, Any]) -> PublishOptions:

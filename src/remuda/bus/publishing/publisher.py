@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from remuda.bus import declaring
 from remuda.bus.execution import watchdog
 from remuda.bus.execution.processes.parent import parent
 from remuda.bus.handlers.call import current
 from remuda.bus.handlers.context import child_headers
 from remuda.bus.handlers.loops import drive, drive_async
+from remuda.bus.handlers.queue_rules import with_prefix
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.options import PublishOptions
-from remuda.bus.publishing.replies import REPLY_TOPIC
-from remuda.bus.publishing.system_queues import UNROUTED
-from remuda.model.errors import Duplicate, InvalidMessage, NotFound, PartlyRefused, RemudaError
+from remuda.bus.publishing.typed import TypedMessage, addressed
+from remuda.model.errors import Duplicate, InvalidMessage, RemudaError
 from remuda.model.messages import Messages
-from remuda.model.state import LIVE
-from remuda.model.texts import shown
+from remuda.model.queues.system_queues import UNROUTED
+from remuda.model.values.texts import shown
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
     from remuda.bus.companions import TransactionalOutbox
 
 
-class Publisher:
+class MessagePublisher:
     """Builds and publishes the messages of one bus."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._once = threading.Lock()
+        self._declared: set[tuple[int, TypedMessage]] = set()
 
-    def message(self, topic: str, body: Any, options: PublishOptions) -> Messages:
+    def message(self, topic: Any, body: Any, options: PublishOptions) -> Messages:
         bus = self._bus
+        if type(topic) is not str:
+            topic, body, carried = addressed(topic, body)
+            # With an outbox the broker may be away; the queue's handler creates it.
+            if carried is not None and carried.queue is not None and bus.outbox is None:
+                self._declare(carried, carried.queue)
         if bus.prefix:
             topic, options = self._prefixed(topic, options)
         return options.message(topic, body, self._inherited(), bus.encoding, bus.now)
@@ -43,6 +48,16 @@ class Publisher:
         if bus.prefix:
             topic, options = self._prefixed(topic, options)
         return options.messages(topic, values, self._inherited(), bus.encoding, bus.now())
+
+    def _declare(self, carried: TypedMessage, queue: str) -> None:
+        """Create the queue of a type of messages before its first message, if this process may be the first."""
+        broker, prefix = self._bus.broker, self._bus.prefix
+        known = (id(broker), carried)
+        if known not in self._declared and parent() is None:
+            if not any(handler.queue == prefix + queue for handler in self._bus.handlers):
+                rules = with_prefix(carried.rules, prefix)
+                declaring.declare_published(broker, prefix + queue, prefix + carried.topic, rules)
+            self._declared.add(known)
 
     def _inherited(self) -> dict[str, str]:
         """The headers that a message gets from the one being handled, and the bus's user."""
@@ -62,18 +77,18 @@ class Publisher:
             )
         return outbox
 
-    def publish(self, messages: Messages, transaction: Any = None) -> list[str]:
+    def publish(self, messages: Messages, transaction: Any = None, once: str | None = None) -> list[str]:
         """Run the middleware, and store the messages: in the outbox inside a transaction, else at the broker."""
         connection = self._connection(transaction)
         stack = self._bus.stack
         if not stack.layers:
-            return self._store(messages, connection)
+            return self._store(messages, connection, once)
         holder = self._bus.loop_holder
         ready = list(messages)
         try:
             for row, message in enumerate(messages):
                 ready[row] = drive(stack.publishing(message), holder)
-            ids = self._store(Messages.of(ready), connection)
+            ids = self._store(Messages.of(ready), connection, once)
         except Exception as error:
             for message in ready:
                 drive(stack.unpublished(message, error), holder)
@@ -107,8 +122,12 @@ class Publisher:
             return self.outbox.connection(given)
         return None if self._bus.outbox is None else self._bus.outbox.connection(None)
 
-    def _store(self, messages: Messages, connection: Any) -> list[str]:
-        return self.deliver(messages) if connection is None else self.outbox.write(messages, connection)
+    def _store(self, messages: Messages, connection: Any, once: str | None = None) -> list[str]:
+        if connection is not None:
+            return self.outbox.write(messages, connection)
+        if once is not None:
+            return self._bus.broker.publish(messages, unbound=UNROUTED, once=once).ids
+        return self.deliver(messages)
 
     async def _store_async(self, messages: Messages, connection: Any) -> list[str]:
         if connection is not None:
@@ -138,8 +157,11 @@ class Publisher:
     def _to_broker(self, messages: Messages) -> list[str]:
         return self._bus.broker.publish(messages, unbound=UNROUTED).ids
 
-    def publish_once(self, messages: Messages, message_id: str, *, ever: bool, transaction: Any = None) -> str:
-        """Publish unless a message with this id is still waiting or being handled, or, with `ever`, is known at all."""
+    def publish_once(self, messages: Messages, once: str, transaction: Any = None) -> str:
+        """Publish unless a message with this id waits or is being handled ("waiting"), or is known at all ("ever").
+
+        The broker decides, in the same step in which it stores the message.
+        """
         if self._connection(transaction) is not None:
             raise InvalidMessage(
                 "unique= and idempotency_key= ask the broker, which does not see what a transaction holds; publish "
@@ -147,21 +169,10 @@ class Publisher:
             )
         if parent() is not None:
             raise RemudaError("a handler in a process of its own cannot publish with unique= or idempotency_key=")
-        with self._once:
-            if self._is_known(message_id, ever):
-                return message_id
-            try:
-                return self.publish(messages)[0]
-            except (Duplicate, PartlyRefused):
-                # Another process published it first.
-                return message_id
-
-    def _is_known(self, message_id: str, ever: bool) -> bool:
         try:
-            document = self._bus.broker.message(message_id)
-        except NotFound:
-            return False
-        return ever or any(view.state in LIVE for view in document.queues)
+            return self.publish(messages, once=once)[0]
+        except Duplicate:
+            return messages.id(0)
 
     def _prefixed(self, topic: str, options: PublishOptions) -> tuple[str, PublishOptions]:
         import msgspec
@@ -169,9 +180,11 @@ class Publisher:
         if not isinstance(topic, str):
             raise InvalidMessage(f"a topic must be a string, not {shown(topic)}; nothing was stored")
         prefix = self._bus.prefix
-        changes = {}
-        if isinstance(options.callback, str) and not options.callback.startswith(REPLY_TOPIC):
+        changes: dict[str, Any] = {}
+        if isinstance(options.callback, str) and not options.callback.startswith(names.REPLY_TOPIC):
             changes["callback"] = prefix + options.callback
         if isinstance(options.failure_callback, str):
             changes["failure_callback"] = prefix + options.failure_callback
+        if prefix and isinstance(options.topics, list | tuple):
+            changes["topics"] = [prefix + one if isinstance(one, str) else one for one in options.topics]
         return prefix + topic, msgspec.structs.replace(options, **changes) if changes else options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from concurrent.futures import Future
-from typing import Final
 
 from remuda.bus.broker_api import Broker
 from remuda.bus.errors import HandlerFailed
@@ -13,15 +12,12 @@ from remuda.bus.publishing import headers as names
 from remuda.model.errors import BrokerClosed
 from remuda.model.message import Message
 
-REPLY_TOPIC: Final = "remuda-reply."
-"""The prefix of reply topics. A failure is reported to such a callback without a `failure_callback`."""
-
 
 class ReplyListener:
     """Receives replies and passes each to the call that waits for it."""
 
     def __init__(self, broker: Broker) -> None:
-        self.topic = f"{REPLY_TOPIC}{uuid.uuid4().hex}"
+        self.topic = f"{names.REPLY_TOPIC}{uuid.uuid4().hex}"
         self._waiting: dict[str, Future[Message]] = {}
         self._guard = threading.Lock()
         options = {"persistence": "memory", "auto_destroy": "no-consumers", "acknowledge": "none"}

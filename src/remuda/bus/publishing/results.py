@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from collections.abc import Mapping
 
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.reply import Reply
-
-RESULTS: Final = "remuda.results"
-"""The queue of kept results. They are settled at once, and stay in the log as long as any message that succeeded."""
+from remuda.model.queues.system_queues import RESULTS
 
 
 def result_id(queue: str, message_id: str) -> str:
@@ -17,6 +15,8 @@ def result_id(queue: str, message_id: str) -> str:
     return "result-" + hashlib.sha256(f"{queue}\0{message_id}".encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
-def kept_result(queue: str, message_id: str, body: bytes, mime_type: str) -> Reply:
-    headers = {names.CORRELATION: message_id}
+def kept_result(
+    queue: str, message_id: str, body: bytes, mime_type: str, more: Mapping[str, str] | None = None
+) -> Reply:
+    headers = {names.CORRELATION: message_id, **(more or {})}
     return Reply("remuda.result", body, mime_type, headers, RESULTS, result_id(queue, message_id))

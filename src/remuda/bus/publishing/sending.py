@@ -16,7 +16,7 @@ from remuda.bus.handlers.loops import drive, drive_async
 from remuda.bus.handlers.middleware import MiddlewareStack
 from remuda.bus.handlers.registry import HandlerRegistry
 from remuda.bus.publishing.options import read_publish_options
-from remuda.bus.publishing.publisher import Publisher
+from remuda.bus.publishing.publisher import MessagePublisher
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import Message
 
@@ -30,7 +30,7 @@ class Sending:
     def __init__(
         self,
         bus: Bus,
-        publisher: Publisher,
+        publisher: MessagePublisher,
         registry: HandlerRegistry,
         environment: Callable[[MiddlewareStack], CallEnvironment],
     ) -> None:

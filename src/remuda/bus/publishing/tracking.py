@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
-from remuda.bus.broker_api import Broker, end_message
+from remuda.bus.broker_api import CANCELLED, Broker, end_message, offsets_of
 from remuda.bus.errors import HandlerFailed, NoResult, ResultNotReady
+from remuda.bus.observing import progress
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing.results import result_id
-from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.model.document import Document, QueueView
-from remuda.model.errors import InvalidOption, NotFound
-from remuda.model.records import is_moved
-from remuda.model.state import LIVE, PARKED, State
-from remuda.model.texts import shown
+from remuda.model.errors import InvalidOption, NotFound, RemudaError
+from remuda.model.life import LIVE, PARKED
+from remuda.model.operations.worker_orders import Progress
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
+from remuda.model.state import State
+from remuda.model.values.texts import shown
 
 _POLL: Final = 0.02
 _WORDS: Final = {
@@ -37,6 +40,8 @@ class QueueStatus(msgspec.Struct, frozen=True):
     reason: str | None
     detail: str | None
     """The traceback of the last failure."""
+    progress: Progress | None = None
+    """How far its handler has come, if it runs and says so."""
 
 
 class MessageStatus(msgspec.Struct, frozen=True):
@@ -72,10 +77,11 @@ class MessageStatus(msgspec.Struct, frozen=True):
         return (live or parked or views[-1:])[0].word if views else "logged"
 
 
-def status_of(document: Document) -> MessageStatus:
+def status_of(document: Document, broker: Broker | None = None) -> MessageStatus:
     views = {
         view.queue: QueueStatus(
-            view.queue, view.state, _word(view), view.attempts, view.reason, view.detail
+            view.queue, view.state, _word(view), view.attempts, view.reason, view.detail,
+            None if broker is None else _progress(broker, view, document.offset),
         )
         for view in document.queues
         if view.queue not in SYSTEM_QUEUES or len(document.queues) == 1
@@ -84,15 +90,39 @@ def status_of(document: Document) -> MessageStatus:
 
 
 def _word(view: QueueView) -> str:
-    return "moved" if is_moved(view.state, view.reason) else _WORDS[view.state]
+    return _WORDS[view.state] if view.moved_to is None else "moved"
 
 
-def cancel(broker: Broker, message_id: str, who: str | None) -> bool:
-    """Cancel a message wherever it still waits; returns whether it did anywhere. Running handlers continue."""
-    document = broker.message(message_id)
-    waiting = [view.queue for view in document.queues if view.state in (State.QUEUED, State.RETRY)]
-    ended = [end_message(broker, queue, document.offset, "cancelled", who) for queue in waiting]
-    return any(ended)
+Interrupt = Callable[[str, int, str], bool]
+"""Cancels the message of a queue at an offset, for somebody, if this process handles it; tells whether it does."""
+
+
+def cancel(broker: Broker, message_id: str, who: str | None, interrupt: Interrupt | None) -> int:
+    """Cancel the messages with this id: they end where they wait, and their handlers are interrupted where they are
+    handled, here at once. Returns how many end by it. Without `interrupt`, handlers continue."""
+    cancelled = 0
+    for offset in offsets_of(broker, message_id):
+        document = broker.message(offset)
+        ended = [_cancel(broker, document, view, who, interrupt) for view in document.queues]
+        cancelled += any(ended)
+    return cancelled
+
+
+def _cancel(broker: Broker, document: Document, view: QueueView, who: str | None, interrupt: Interrupt | None) -> bool:
+    queue, offset = view.queue, document.offset
+    if view.state in (State.QUEUED, State.RETRY):
+        if end_message(broker, queue, offset, CANCELLED, who):
+            return True
+        # It was fetched in between, or has ended.
+        view = next((one for one in broker.message(offset).queues if one.queue == queue), view)
+    if view.state is not State.FETCHED or interrupt is None or _is_run(document, view):
+        return False
+    return interrupt(queue, offset, who or "") or broker.cancel_running(queue, offset, who=who)
+
+
+def _is_run(document: Document, view: QueueView) -> bool:
+    """Whether this is a run of a workflow, which is cancelled in its own way."""
+    return view.queue == document.message.name and "workflow." in view.queue
 
 
 def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, timeout: float) -> Any:
@@ -115,6 +145,45 @@ def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, t
         if time.monotonic() >= deadline:
             raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and will be handled")
         time.sleep(_POLL)
+
+
+def results_of(broker: Broker, ids: list[str], wanted: Any, timeout: float) -> Iterator[tuple[str, Any]]:
+    """The results of many messages, each as soon as it is there; errors are given, not raised."""
+    deadline, left = time.monotonic() + timeout, dict.fromkeys(ids)
+    while left:
+        ended = 0
+        for id in list(left):
+            try:
+                found: Any = result_of(broker, id, None, wanted, 0)
+            except ResultNotReady:
+                continue
+            except RemudaError as error:
+                found = error
+            del left[id]
+            ended += 1
+            yield id, found
+        if not left:
+            return
+        if time.monotonic() >= deadline:
+            break
+        if not ended:
+            time.sleep(min(_POLL, max(deadline - time.monotonic(), 0)))
+    for id in left:
+        yield id, ResultNotReady(f"message {id} has not been handled yet; it is kept and will be handled")
+
+
+def _progress(broker: Broker, view: QueueView, offset: int) -> Progress | None:
+    """How far a running handler has come, here or in another process."""
+    if view.state is not State.FETCHED:
+        return None
+    own = progress.latest(view.queue, offset)
+    if own is not None:
+        return own
+    try:
+        calls = [call for worker in broker.workers() for call in worker.running]
+    except RemudaError:
+        return None
+    return next((call.progress for call in calls if (call.queue, call.offset) == (view.queue, offset)), None)
 
 
 def _chosen(document: Document, queue: str | None) -> QueueView | None:

@@ -10,15 +10,14 @@ import msgspec
 from remuda.bus.broker_api import Broker, EmbeddedBroker
 from remuda.bus.publishing.checks import Moment, moment
 from remuda.model.errors import InvalidOption, NotAllowed
-from remuda.model.extras import has_arrow
+from remuda.model.life import CLEARING
 from remuda.model.messages import cell
-from remuda.model.state import State
-from remuda.model.texts import shown
+from remuda.model.values.extras import has_arrow
+from remuda.model.values.number_runs import merged
+from remuda.model.values.texts import shown
 
 _FEW: Final = 200
 """Up to this many messages are looked up one by one. For more, the log is read once, from the first of them on."""
-_WITHOUT_REASON: Final = frozenset({State.QUEUED, State.SUCCESS, State.KICKED, State.COMPLETED})
-"""States in which the reason of an earlier failure no longer counts."""
 
 
 class WaitingFilter(msgspec.Struct, frozen=True):
@@ -60,19 +59,8 @@ def waiting_filter(
 def clear_waiting(broker: Broker, queue: str, wanted: WaitingFilter, who: str | None) -> int:
     """End the waiting and delayed messages of a queue that match the filter."""
     offsets = [offset for first, count in broker.waiting(queue) for offset in range(first, first + count)]
-    chosen = _runs(sorted(_chosen(broker, queue, offsets, wanted)))
+    chosen = merged((offset, 1) for offset in _chosen(broker, queue, offsets, wanted))
     return broker.clear(queue, offsets=chosen, who=who) if chosen else 0
-
-
-def _runs(offsets: list[int]) -> list[tuple[int, int]]:
-    """Sorted offsets as runs of `(first, count)`."""
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and sum(runs[-1]) == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return runs
 
 
 def _chosen(broker: Broker, queue: str, offsets: list[int], wanted: WaitingFilter) -> list[int]:
@@ -113,5 +101,5 @@ def _by_scanning(broker: EmbeddedBroker, queue: str, offsets: list[int], wanted:
             if event.queue == queue:
                 for offset in range(event.first, event.first + event.count):
                     if offset in found:
-                        found[offset] = event.reason or (None if event.state in _WITHOUT_REASON else found[offset])
+                        found[offset] = event.reason or (None if event.state in CLEARING else found[offset])
     return [offset for offset, reason in found.items() if wanted.fits_reason(reason)]

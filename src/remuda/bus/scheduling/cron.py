@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from remuda.model.durations import SECOND
 from remuda.model.errors import InvalidOption
-from remuda.model.texts import shown
+from remuda.model.values.durations import SECOND
+from remuda.model.values.texts import shown
 
 _LONGEST: Final = 200
 _SEARCHED_DAYS: Final = 366 * 8

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from remuda.bus.scheduling.cron import Cron
-from remuda.model.durations import SECOND, Duration, text
 from remuda.model.errors import InvalidOption
-from remuda.model.options import read_duration
-from remuda.model.texts import shown
+from remuda.model.values.durations import SECOND, Duration, text
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import shown
 
 TOPIC: Final = "remuda-schedule."
 NAME: Final = "remuda-schedule"

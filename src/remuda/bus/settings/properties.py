@@ -9,10 +9,11 @@ import msgspec
 
 from remuda.bus.handlers.handler import ExecutorKind
 from remuda.bus.settings.retry import DEFAULT
-from remuda.model.durations import MILLISECOND, SECOND, micros
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.texts import LARGEST, shown
 from remuda.model.topics import check_topic
+from remuda.model.values.durations import MILLISECOND, SECOND, micros
+from remuda.model.values.option_reading import whole
+from remuda.model.values.texts import LARGEST, shown
 
 
 class Property(msgspec.Struct, frozen=True):
@@ -28,20 +29,7 @@ MOST_THREADS: Final = 10_000
 
 
 def _whole(minimum: int, most: int = LARGEST) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is None or isinstance(value, bool) or (isinstance(value, float) and value != number):
-            raise InvalidOption(f"must be a whole number, not {shown(value)}")
-        if number < minimum:
-            raise InvalidOption(f"must be at least {minimum}, not {shown(value)}")
-        if number > most:
-            raise InvalidOption(f"must be at most {most}, not {shown(value)}")
-        return number
-
-    return read
+    return lambda value: whole(value, minimum, most)
 
 
 def _intervals(value: Any) -> tuple[int, ...]:

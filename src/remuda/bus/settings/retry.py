@@ -10,10 +10,10 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from remuda.jitter import CHANCE
-from remuda.model.durations import HOUR, MINUTE, SECOND, Duration
 from remuda.model.errors import InvalidOption
-from remuda.model.options import read_duration
-from remuda.model.texts import read_count, shown
+from remuda.model.values.durations import HOUR, MINUTE, SECOND, Duration
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import read_count, shown
 
 _DAY: Final = 24 * HOUR
 

@@ -8,27 +8,29 @@ quoted, since a table cannot also be a value:
     message.retry.max = 3
     "message.retry.max.Orders.ship" = 10
 
-`message.retry.check.interval` is accepted for compatibility and has no effect: there is nothing to check at intervals,
-since each retry comes when it is due.
+`message.retry.check.interval` is accepted for compatibility: there is nothing to check at intervals, since each retry
+comes when it is due. 0 switches retries off, as in PaperTrail, which then never looks for them.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from remuda.broker.toml import flattened, read_toml
 from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
+from remuda.bus.handlers.queue_rules import Rules
 from remuda.bus.settings.properties import PROPERTIES
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.errors import InvalidOption
-from remuda.model.texts import shown
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
+from remuda.model.values.option_reading import unknown
+from remuda.model.values.texts import shown
 
 _PREFIX: Final = "REMUDA_"
 _FILE, _CODE, _ENVIRONMENT = 1, 2, 3
@@ -52,7 +54,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor: ExecutorKind | None
     queue_size: int
     batch: int | None = None
+    batch_wait: int | None = None
+    batch_by_key: bool = False
     unique: bool = False
+    rules: Rules = ()
+    """Further options of the queue."""
 
 
 class Settings:
@@ -83,16 +89,9 @@ class Settings:
         return settings
 
     def read_file(self, path: Path) -> None:
-        try:
-            tables = tomllib.loads(path.read_text("utf-8-sig"))
-        except OSError as error:
-            raise InvalidOption(f"the settings file {path} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidOption(f"the settings file {path} is not valid TOML: {error}") from error
-        except ValueError as error:  # a name that no file can have
-            raise InvalidOption(f"config must be the path of a TOML file, not {shown(str(path))}: {error}") from error
-        for name, value in _flatten(tables):
-            self.put(name, value, str(path), _FILE)
+        tables, where = read_toml(path)
+        for name, value in flattened(tables):
+            self.put(name, value, where(name), _FILE)
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
         names = {_PREFIX + name.upper().replace(".", "_"): name for name in PROPERTIES}
@@ -101,14 +100,14 @@ class Settings:
                 continue
             known, _, queue = variable.partition("__")
             if known not in names:
-                raise InvalidOption(f"the environment variable {variable} is not a setting{_hint(known, list(names))}")
+                raise unknown("setting", known, list(names), "environment")
             self.put(names[known] + (f".{queue}" if queue else ""), value, variable, _ENVIRONMENT)
 
     def put(self, name: str, value: Any, source: str, rank: int = _ENVIRONMENT + 1) -> None:
         """Add one setting; raises `InvalidOption` with its source and name."""
         known = property_of(name) if isinstance(name, str) else None
         if known is None:
-            raise InvalidOption(f"{source}: unknown setting {shown(name)}{_hint(str(name), list(PROPERTIES))}")
+            raise unknown("setting", name, list(PROPERTIES), source)
         if name == known + ".":
             raise InvalidOption(f"{source}: {shown(name)} names no queue after its last dot")
         if name != known and not PROPERTIES[known].per_queue:
@@ -150,7 +149,10 @@ class Settings:
             executor=pick("message.executor", options.executor),
             queue_size=pick("message.queue.size", None),
             batch=options.batch,
+            batch_wait=options.batch_wait,
+            batch_by_key=options.batch_by_key,
             unique=options.unique,
+            rules=options.rules,
         )
 
     def effective(self, queues: Mapping[str, HandlerOptions]) -> list[tuple[str, Any, str]]:
@@ -159,20 +161,35 @@ class Settings:
             (name, self._in_force(name), self.get(name).source) for name in PROPERTIES if name != "message.failover"
         ]
         for queue, options in queues.items():
-            chosen = self.for_queue(queue, options)
-            shown_settings = {
-                "message.retry": (chosen.retry, options.retry),
-                "message.timeout": (chosen.timeout, options.timeout),
-                "message.failover": (chosen.failover, options.failover),
-                "message.threads": (chosen.threads, options.threads),
-                "message.executor": (chosen.executor, options.executor),
-                "message.queue.size": (chosen.queue_size, None),
-            }
-            for name, (value, written) in shown_settings.items():
-                own = self._source_of(name, queue)
-                if own is not None or written is not None:
-                    rows.append((f"{name}.{queue}", value, own.source if own is not None else "handler"))
+            for name, value, source in self._of_queue(queue, options):
+                if source is not None:
+                    rows.append((f"{name}.{queue}", value, source))
         return rows
+
+    def of_queue(self, queue: str, options: HandlerOptions) -> list[tuple[str, Any, str]]:
+        """A queue's settings in force, each with where it was set."""
+        return [
+            (name, value, self._source_for_all(name) if source is None else source)
+            for name, value, source in self._of_queue(queue, options)
+        ]
+
+    def _of_queue(self, queue: str, options: HandlerOptions) -> Iterator[tuple[str, Any, str | None]]:
+        """A queue's settings in force, each with where it was set for this queue, if it was."""
+        chosen = self.for_queue(queue, options)
+        for name, value, written in (
+            ("message.retry", chosen.retry, options.retry),
+            ("message.timeout", chosen.timeout, options.timeout),
+            ("message.failover", chosen.failover, options.failover),
+            ("message.threads", chosen.threads, options.threads),
+            ("message.executor", chosen.executor, options.executor),
+            ("message.queue.size", chosen.queue_size, None),
+        ):
+            own = self._source_of(name, queue)
+            yield name, value, own.source if own is not None else "handler" if written is not None else None
+
+    def _source_for_all(self, name: str) -> str:
+        below = [known for known in PROPERTIES if known == name or known.startswith(name + ".")]
+        return next((found for known in below if (found := self.get(known).source) != "default"), "default")
 
     def _in_force(self, name: str) -> Any:
         """A general value as it takes effect: no retry interval is shorter than the minimum."""
@@ -202,6 +219,8 @@ class Settings:
                 changes[field] = own.value
         if "max_retries" in changes and policy.threshold == policy.max_retries + 1:
             changes["threshold"] = changes["max_retries"] + 1
+        if self.get("message.retry.check.interval").value == 0 and queue not in SYSTEM_QUEUES:
+            changes |= {"max_retries": 0, "threshold": None if policy.threshold is None else 1}
         if options.retry_on is not None:
             changes["retry_on"] = options.retry_on
         if options.give_up_on is not None:
@@ -219,19 +238,6 @@ def property_of(name: str) -> str | None:
     return max((known for known in PROPERTIES if name == known or name.startswith(known + ".")), key=len, default=None)
 
 
-def _flatten(tables: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
-    for key, value in tables.items():
-        name = f"{prefix}{key}"
-        rows += _flatten(value, name + ".") if isinstance(value, Mapping) else [(name, value)]
-    return rows
-
-
 def _shell_name(queue: str) -> str:
     """A queue's id as the name of an environment variable can hold it."""
     return re.sub(r"\W", "_", queue, flags=re.ASCII).upper()
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"

@@ -18,16 +18,20 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from opensearchpy import ConflictError, NotFoundError, RequestError
 
+from remuda.index.copies import MOVED, Change, Copy
 from remuda.index.folding import Changes, fold
 from remuda.index.messages import documents
-from remuda.index.opensearch.mapping import CHANGE, MAPPINGS, SETTINGS, hit, request, source
+from remuda.index.opensearch.mapping import CHANGE, MAPPINGS, SETTINGS, copy_of, of_copy, request, row, source
 from remuda.index.opensearch.server import Action, Address, Server, server_errors
 from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
-from remuda.index.query import KEPT_MOVED, Page, Query
+from remuda.index.query import Page, Query
 from remuda.model.state import State
 
 _AT_ONCE: Final = 1000
 _RANGES: Final = 500
+_ALLOWED: Final = re.compile(r"[^\\/*?\"<>| ,#:A-Z\x00-\x1f]{1,150}")
+_OWN: Final = re.compile(r"all|state|q-.*|b\d+-.*", re.DOTALL)
+"""Names of the index's own."""
 
 
 class _Builds(NamedTuple):
@@ -46,7 +50,6 @@ class OpenSearchIndex:
         self._client = self._server.client
         self._guard = threading.RLock()
         self._known: set[str] = set()
-        self._met: set[str] = set()
         self._begun = 0
         self._switched = False
         """Whether the aliases were seen to lead to the build that answers."""
@@ -132,13 +135,13 @@ class OpenSearchIndex:
             answer = self._client.search(
                 index=alias, body=request(query), params={"ignore_unavailable": "true", "allow_no_indices": "true"}
             )
-            return Page.of([hit(found["_source"]) for found in answer["hits"]["hits"]], query.limit)
+            return Page.of([row(found["_source"]) for found in answer["hits"]["hits"]], query.limit)
 
     def counts(self) -> Mapping[str, Mapping[State, int]]:
         found: dict[str, dict[State, int]] = {}
         asked: dict[str, Any] = {
             "size": _AT_ONCE,
-            "sources": [{name: {"terms": {"field": name}}} for name in ("queue", "state")],
+            "sources": [{name: {"terms": {"field": field}}} for name, field in (("queue", "queue"), ("state", "kept"))],
         }
         with server_errors(self._server.address):
             while True:
@@ -146,7 +149,7 @@ class OpenSearchIndex:
                     index=f"{self._name}-all",
                     body={
                         "size": 0,
-                        "query": {"bool": {"must_not": {"term": {"state": KEPT_MOVED}}}},
+                        "query": {"bool": {"must_not": {"term": {"kept": MOVED}}}},
                         "aggs": {"counts": {"composite": asked}},
                     },
                     params={"ignore_unavailable": "true", "allow_no_indices": "true"},
@@ -186,49 +189,59 @@ class OpenSearchIndex:
 
         def actions() -> Iterator[Action]:
             for document in found:
-                for copy in document.copies:
-                    yield Action("create", self._index(build, copy.queue), str(document.offset), source(document, copy))
+                for queue, copy in document.copies:
+                    own = source(document, queue, copy)
+                    yield Action("create", self._index(build, queue), str(document.offset), own)
 
         again = [
-            _update(action, position=body["position"], state=body["state"], modified=body["modified"],
-                    attempts=body["attempts"], reason=body["reason"], clean=True)
+            _update(action.target, action.id, copy_of(action.body))
             for action, _ in self._server.bulk(actions())
-            if (body := action.body)["position"] >= 0
-        ]  # fmt: skip
-        for action, status in self._server.bulk(again):
-            raise IndexUnusable(
-                f"message {action.id} could not be updated (status {status}); continue, and the update is repeated"
-            )
+            if action.body["position"] >= 0
+        ]
+        self._update(again)
 
     def _change(self, build: int, changes: Changes) -> None:
-        def actions() -> Iterator[Action]:
-            for queue, copies in changes.items():
-                index = self._index(build, queue) if copies else ""
-                for offset, change in copies.items():
-                    yield _update(Action("update", index, str(offset), {}), **change._asdict())
+        for queue, copies in changes.items():
+            if copies:
+                index, rest = self._index(build, queue), iter(sorted(copies.items()))
+                while part := dict(islice(rest, _AT_ONCE)):
+                    self._change_copies(build, queue, index, part)
 
-        missing = [action for action, status in self._server.bulk(actions()) if status == 404]
-        for at in range(0, len(missing), _AT_ONCE):
-            self._arrive(build, missing[at : at + _AT_ONCE])
+    def _change_copies(self, build: int, queue: str, index: str, changes: dict[int, Change]) -> None:
+        """Bring copies up to date. Whoever did the same meanwhile did it with the same events: the later one stays."""
+        answer = self._client.mget(
+            body={"ids": list(map(str, changes))}, index=index, params={"_source_includes": "life"}
+        )
+        found = {int(one["_id"]): copy_of(one["_source"]) for one in answer["docs"] if one.get("found")}
+        after = {offset: copy.after(changes[offset]) for offset, copy in found.items()}
+        self._update([_update(index, str(offset), copy) for offset, copy in after.items() if copy is not found[offset]])
+        missing = {offset: change for offset, change in changes.items() if offset not in found}
+        if missing:
+            self._arrive(build, queue, index, missing)
 
-    def _arrive(self, build: int, missing: list[Action]) -> None:
-        """Add copies in queues that their messages came to later. What all copies share is taken from another copy."""
+    def _update(self, actions: list[Action]) -> None:
+        for action, status in self._server.bulk(actions):
+            if status != 404:  # else it was forgotten meanwhile
+                raise IndexUnusable(
+                    f"message {action.id} could not be updated (status {status}); continue, and the update is repeated"
+                )
+
+    def _arrive(self, build: int, queue: str, index: str, changes: dict[int, Change]) -> None:
+        """Add copies in a queue that their messages came to later. What all copies share is taken from another copy;
+        messages without one were collected, or lie before the index begins."""
         self.refresh()
-        ids = sorted({action.id for action in missing})
+        ids = sorted(map(str, changes))
         answer = self._client.search(
             index=self._indexes(build),
             body={"query": {"ids": {"values": ids}}, "collapse": {"field": "offset"}, "size": len(ids)},
         )
-        others = {found["_id"]: found["_source"] for found in answer["hits"]["hits"]}
-        queues = {self._index(build, queue): queue for queue in self._met}
 
         def actions() -> Iterator[Action]:
-            for action in missing:
-                if action.id in others:  # else it was collected, or lies before the index begins
-                    params = action.body["script"]["params"]
-                    own = {name: params[name] for name in ("position", "state", "modified", "reason")}
-                    own |= {"queue": queues[action.target], "attempts": params["attempts"] or 0}
-                    yield Action("create", action.target, action.id, {**others[action.id], **own})
+            for found in answer["hits"]["hits"]:
+                change = changes[int(found["_id"])]
+                copy = Copy.begun(change.events()[0].time, queue).after(change)
+                own = {**found["_source"], "queue": queue, **of_copy(copy)}
+                yield Action("create", index, found["_id"], own)
 
         for _ in self._server.bulk(actions()):
             pass  # it has arrived meanwhile, by another follower
@@ -238,16 +251,21 @@ class OpenSearchIndex:
         name = f"{self._name}-b{build}-{_slug(queue)}"
         if name not in self._known:
             try:
-                aliases: dict[str, Any] = {}
-                if self._builds().answering == build:
-                    aliases = {f"{self._name}-q-{_slug(queue)}": {}, f"{self._name}-all": {}}
-                self._client.indices.create(index=name, body={"aliases": aliases})
+                aliases = self._aliases(queue) if self._builds().answering == build else []
+                body = {"aliases": {alias: {} for alias in aliases}, "mappings": {"_meta": {"queue": queue}}}
+                self._client.indices.create(index=name, body=body)
             except RequestError as error:
                 if error.error != "resource_already_exists_exception":
                     raise
             self._known.add(name)
-            self._met.add(queue)
         return name
+
+    def _aliases(self, queue: str) -> list[str]:
+        """The names under which a queue's index is found: its own where the server allows it, one that is always
+        allowed, and that of all."""
+        allowed = _ALLOWED.fullmatch(queue) and queue == queue.lower() and not _OWN.fullmatch(queue)
+        plain = [f"{self._name}-{queue}"] if allowed else []
+        return [*plain, f"{self._name}-q-{_slug(queue)}", f"{self._name}-all"]
 
     def _indexes(self, build: int) -> str:
         return f"{self._name}-b{build}-*"
@@ -268,7 +286,7 @@ class OpenSearchIndex:
             return  # it holds nothing yet, or was replaced
         for index, described in found.items():
             if index.startswith(prefix):
-                for alias in (f"{self._name}-q-{index.removeprefix(prefix)}", f"{self._name}-all"):
+                for alias in self._aliases(described["mappings"]["_meta"]["queue"]):
                     if alias not in described["aliases"]:
                         actions.append({"add": {"index": index, "alias": alias}})
             else:
@@ -332,8 +350,8 @@ class OpenSearchIndex:
         self._client.index(index=f"{self._name}-state", id=id, body=body, params=mark)
 
 
-def _update(action: Action, **params: Any) -> Action:
-    return Action("update", action.target, action.id, {"script": {"source": CHANGE, "params": params}})
+def _update(index: str, id: str, copy: Copy) -> Action:
+    return Action("update", index, id, {"script": {"source": CHANGE, "params": of_copy(copy)}})
 
 
 def _slug(queue: str) -> str:

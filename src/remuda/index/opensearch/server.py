@@ -93,7 +93,8 @@ class Server:
         encode = msgspec.json.encode
         lines: list[bytes] = []
         for verb, target, id, body in actions:
-            lines.append(encode({verb: {"_index": target, "_id": id}}))
+            again = {"retry_on_conflict": _TRIES} if verb == "update" else {}
+            lines.append(encode({verb: {"_index": target, "_id": id, **again}}))
             lines.append(encode(body))
         with server_errors(self.address):
             try:
@@ -119,7 +120,7 @@ def _parts(actions: Iterable[Action]) -> Iterator[list[Action]]:
     size = 0
     for action in actions:
         part.append(action)
-        size += 300 + len(action.body.get("text", ""))
+        size += 600 + len(action.body.get("message", "")) + len(action.body.get("words", ""))
         if len(part) >= _BULK_ACTIONS or size >= _BULK_BYTES:
             yield part
             part, size = [], 0

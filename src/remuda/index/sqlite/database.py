@@ -14,7 +14,7 @@ import msgspec
 from remuda.index.port import IndexUnusable, Reached
 from remuda.model.errors import DiskFull, StorageError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 CHUNK: Final = 1 << 18
 """Offsets whose words are in one full-text table. A table is dropped when none of its messages is left."""
 _APPLICATION: Final = 0x524D4458
@@ -29,15 +29,19 @@ class EmptyDatabase(IndexUnusable):
 class Database:
     """A build of the index in its file, which is opened or created."""
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, *, create: bool = False) -> None:
+        """Without a path it is created in memory."""
+        self.path = path or Path(":memory:")
         self._labels: dict[tuple[object, ...], int] = {}
         self._queues: dict[str, int] = {}
-        with storage_errors(path):
-            if not create and not path.exists():
+        with storage_errors(self.path):
+            if path is None:
+                place, create = ":memory:", True
+            elif not create and not path.exists():
                 raise IndexUnusable(f"there is no search index {str(path)!r}")
-            # A file that was removed just now must not be created again, with nothing in it.
-            place = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+            else:
+                # A file that was removed just now must not be created again, with nothing in it.
+                place = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
             self.connection = sqlite3.connect(
                 place, timeout=_WAIT, isolation_level=None, check_same_thread=False, uri=True
             )
@@ -49,6 +53,8 @@ class Database:
 
     def _prepare(self, create: bool) -> None:
         run = self.connection.execute
+        # Tables first: another process that makes them in between has then marked the file as well.
+        is_empty = run("SELECT 1 FROM sqlite_master").fetchone() is None
         version, application = (run(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
         if create:
             run("PRAGMA page_size = 8192")
@@ -58,7 +64,7 @@ class Database:
                     run(statement)
                 run(f"PRAGMA application_id = {_APPLICATION}")
                 run(f"PRAGMA user_version = {FORMAT}")
-        elif run("SELECT 1 FROM sqlite_master").fetchone() is None:
+        elif is_empty:
             raise EmptyDatabase(f"there is nothing in {str(self.path)!r}")
         elif (application, version) != (_APPLICATION, FORMAT):
             raise IndexUnusable(

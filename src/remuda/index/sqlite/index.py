@@ -15,8 +15,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from remuda.index.copies import MOVED
 from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
-from remuda.index.query import KEPT_MOVED, Page, Query
+from remuda.index.query import Page, Query
 from remuda.index.sqlite.database import Database, EmptyDatabase, storage_errors
 from remuda.index.sqlite.searching import Search
 from remuda.index.sqlite.writing import forget, sweep, write, write_documents
@@ -101,7 +102,7 @@ class SqliteIndex:
 
     def search(self, query: Query) -> Page:
         with self._reading() as database:
-            return Page(()) if database is None else Search(database.connection, query).page()
+            return Page([]) if database is None else Search(database.connection, query).page()
 
     def counts(self) -> Mapping[str, Mapping[State, int]]:
         found: dict[str, dict[State, int]] = {}
@@ -110,7 +111,7 @@ class SqliteIndex:
                 rows = database.connection.execute(
                     "SELECT name, state, messages FROM counters JOIN queues ON queues.id = counters.queue "
                     "WHERE messages > 0 AND state != ? ORDER BY name, state",
-                    (KEPT_MOVED,),
+                    (MOVED,),
                 )
                 for queue, state, number in rows:
                     found.setdefault(queue, {})[State(state)] = number

@@ -9,14 +9,13 @@ CREATE TABLE label_topics (topic TEXT, label INTEGER, PRIMARY KEY (topic, label)
 
 CREATE TABLE messages (
     offset INTEGER PRIMARY KEY, label INTEGER NOT NULL, id TEXT NOT NULL, key TEXT,
-    created INTEGER NOT NULL, size INTEGER NOT NULL
+    created INTEGER NOT NULL, size INTEGER NOT NULL, timestamp INTEGER
 );
 CREATE INDEX messages_by_label ON messages (label);
 CREATE INDEX messages_by_key ON messages (key) WHERE key IS NOT NULL;
 
 CREATE TABLE copies (
-    offset INTEGER NOT NULL, queue INTEGER NOT NULL, state TEXT NOT NULL,
-    modified INTEGER NOT NULL, attempts INTEGER NOT NULL, reason TEXT,
+    offset INTEGER NOT NULL, queue INTEGER NOT NULL, state TEXT NOT NULL, life BLOB NOT NULL,
     PRIMARY KEY (offset, queue)
 ) WITHOUT ROWID;
 CREATE INDEX copies_by_state ON copies (queue, state, offset);

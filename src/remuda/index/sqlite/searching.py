@@ -8,8 +8,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from remuda.index.query import Hit, Page, Query, TopicPrefix, state_of
+from remuda.index.copies import unpack
+from remuda.index.query import Page, Query
 from remuda.index.sqlite.database import CHUNK
+from remuda.model.message_row import MessageRow
+from remuda.model.topics import TopicPrefix
 
 _FIRST_LOOK: Final = 200
 _LARGEST_LOOK: Final = 5000
@@ -46,8 +49,8 @@ class Search:
         labels = self._labels()
         pairs = self._pairs()
         if bounds.low >= bounds.high or not pairs or labels == {}:
-            return Page(())
-        hits: list[Hit] = []
+            return Page([])
+        hits: list[MessageRow] = []
         propose = self._proposer(bounds, labels, pairs)
         below, size = bounds.high, max(_FIRST_LOOK, query.limit + 1)
         while len(hits) <= query.limit and (offsets := propose(below, size)):
@@ -129,7 +132,7 @@ class Search:
                 return found[: -size - 1 : -1]
         return [row[0] for row in self._run(select.format("DESC"), (wanted, *bounds, size))]
 
-    def _filtered(self, offsets: list[int], labels: dict[int, int] | None) -> Iterator[Hit]:
+    def _filtered(self, offsets: list[int], labels: dict[int, int] | None) -> Iterator[MessageRow]:
         query, after = self._query, self._query.after
         conditions, values = self._conditions("copies")
         conditions.append("copies.offset IN (SELECT value FROM json_each(?))")
@@ -149,19 +152,19 @@ class Search:
             conditions.append("(copies.offset < ? OR copies.offset = ? AND queues.name > ?)")
             values += [after.offset, after.offset, after.queue]
         rows = self._run(
-            "SELECT messages.label, messages.offset, queues.name, messages.id, labels.label, copies.state, created, "
-            "modified, key, size, attempts, reason FROM copies CROSS JOIN messages USING (offset) "
+            "SELECT messages.label, messages.offset, queues.name, messages.id, labels.label, created, key, timestamp, "
+            "size, life FROM copies CROSS JOIN messages USING (offset) "
             "JOIN labels ON labels.id = messages.label JOIN queues ON queues.id = copies.queue "
             f"WHERE {' AND '.join(conditions)} ORDER BY copies.offset DESC, queues.name",
             values,
         )
-        for label, offset, queue, id, shared, state, created, modified, key, size, attempts, reason in rows:
+        for label, offset, queue, id, shared, created, key, timestamp, size, life in rows:
             if labels is not None and label not in labels:
                 continue
             name, topics, about, mime_type = msgspec.json.decode(shared)
-            yield Hit(
-                offset, queue, id, name, tuple(topics) or (name,), state_of(state), created, modified, about, key,
-                mime_type, size, attempts, reason,
+            yield MessageRow.of(
+                offset, created, id, name, tuple(topics), about, key, timestamp, mime_type, size, queue,
+                unpack(life).life,
             )  # fmt: skip
 
     def _bounds(self) -> Bounds:

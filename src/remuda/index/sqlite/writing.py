@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, groupby, islice
 from operator import gt
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 import pyarrow as pa
 
-from remuda.index.folding import Change, Changes, fold
-from remuda.index.messages import NO_QUEUE, copy_of
-from remuda.index.port import MESSAGE_COLUMNS, CopyState, Document
-from remuda.index.query import kept_state
+from remuda.index.copies import Change, Copy, pack, unpack
+from remuda.index.folding import Changes, fold
+from remuda.index.messages import NO_QUEUE, listed
+from remuda.index.port import Document
 from remuda.index.sqlite.database import CHUNK, Database
 from remuda.index.text import searchable, text_of
 
 _SPAN: Final = 4096
-_CHANGED: Final = """CREATE TEMP TABLE IF NOT EXISTS changed (
-    offset INTEGER, queue INTEGER, state TEXT, modified INTEGER, attempts INTEGER, reason TEXT, clean INTEGER,
-    PRIMARY KEY (offset, queue)) WITHOUT ROWID"""
-_OLD: Final = """SELECT copies.queue, copies.state, count(*) FROM temp.changed CROSS JOIN copies
-    ON copies.offset = changed.offset AND copies.queue = changed.queue GROUP BY 1, 2"""
-# The plus keeps SQLite from scanning all copies and looking each up among the changes.
-_UPDATE: Final = """UPDATE copies SET state = n.state, modified = n.modified,
-    attempts = coalesce(n.attempts, copies.attempts),
-    reason = CASE WHEN n.clean OR n.reason IS NOT NULL THEN n.reason ELSE copies.reason END
-    FROM temp.changed AS n WHERE copies.offset = +n.offset AND copies.queue = +n.queue"""
-_ARRIVED: Final = """INSERT OR IGNORE INTO copies
-    SELECT n.offset, n.queue, n.state, n.modified, coalesce(n.attempts, 0), n.reason FROM temp.changed AS n
-    WHERE EXISTS (SELECT 1 FROM messages WHERE messages.offset = n.offset)
-      AND NOT EXISTS (SELECT 1 FROM copies WHERE copies.offset = n.offset AND copies.queue = n.queue)"""
+# The plus keeps SQLite from going through all copies of a queue, or all copies.
+BETWEEN: Final = "SELECT offset, state, life FROM copies WHERE offset BETWEEN ? AND ? AND +queue = ?"
+AT: Final = """SELECT copies.offset, state, life FROM json_each(?) AS n CROSS JOIN copies
+    ON copies.offset = +n.value AND copies.queue = ?"""
 
 Counts = Counter[tuple[int, str]]
 
@@ -47,41 +38,39 @@ class _Columns:
         self.keys: list[str | None] = []
         self.created: list[int] = []
         self.sizes: list[int] = []
+        self.timestamps: list[int | None] = []
         self.texts: list[str] = []
         self.copy_offsets: list[int] = []
         self.queues: list[int] = []
         self.states: list[str] = []
-        self.modified: list[int] = []
-        self.attempts: list[int] = []
-        self.reasons: list[str | None] = []
+        self.lives: list[bytes] = []
 
-    def add_copy(self, offset: int, queue: int, copy: CopyState) -> None:
+    def add_copy(self, offset: int, queue: int, copy: Copy) -> None:
         self.copy_offsets.append(offset)
         self.queues.append(queue)
-        self.states.append(kept_state(copy.state, copy.reason))
-        self.modified.append(copy.modified)
-        self.attempts.append(copy.attempts)
-        self.reasons.append(copy.reason)
+        self.states.append(copy.state)
+        self.lives.append(pack(copy))
 
     def add_copies(
-        self, queue: int, offsets: list[int], created: list[int], state: str, changes: dict[int, Change] | None
+        self, queue: int, name: str, offsets: list[int], created: list[int], changes: dict[int, Change] | None
     ) -> None:
-        """Add the copies of a queue in their first state. Changes that are used here are taken out."""
-        count = len(offsets)
+        """Add the copies of a queue. Changes that are used here are taken out."""
         self.copy_offsets += offsets
-        self.queues += [queue] * count
-        if not changes:
-            self.states += [state] * count
-            self.modified += created
-            self.attempts += [0] * count
-            self.reasons += [None] * count
-            return
-        take = changes.pop
+        self.queues += [queue] * len(offsets)
+        take = changes.pop if changes else _nothing
         taken = [take(offset, None) for offset in offsets]
-        self.states += [state if one is None else one.state for one in taken]
-        self.modified += [time if one is None else one.modified for one, time in zip(taken, created, strict=True)]
-        self.attempts += [0 if one is None else one.attempts or 0 for one in taken]
-        self.reasons += [None if one is None else one.reason for one in taken]
+        known: dict[tuple[int, int], tuple[str, bytes]] = {}
+        for time, change in zip(created, taken, strict=True):
+            found = known.get((time, id(change)))
+            if found is None:
+                copy = Copy.begun(time, name).after(change)
+                found = known[time, id(change)] = copy.state, pack(copy)
+            self.states.append(found[0])
+            self.lives.append(found[1])
+
+
+def _nothing(offset: int, default: None) -> None:
+    return default
 
 
 def write(database: Database, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch]) -> None:
@@ -105,9 +94,10 @@ def write_documents(database: Database, found: Iterable[Document]) -> None:
         columns.keys.append(document.key)
         columns.created.append(document.created)
         columns.sizes.append(document.size)
-        columns.texts.append(document.text)
-        for copy in document.copies:
-            columns.add_copy(offset, database.queue(copy.queue), copy)
+        columns.timestamps.append(document.timestamp)
+        columns.texts.append(searchable(document.text))
+        for queue, copy in document.copies:
+            columns.add_copy(offset, database.queue(queue), copy)
     _insert(database, columns)
 
 
@@ -116,11 +106,9 @@ def _columns_of(database: Database, batch: pa.RecordBatch, changes: Changes) -> 
     columns = _Columns()
     if not batch.num_rows:
         return columns
-    listed = {name: batch.column(name) for name in MESSAGE_COLUMNS}
-    listed["created"] = listed["created"].cast(pa.int64())
-    rows: dict[str, list[Any]] = {name: column.to_pylist() for name, column in listed.items()}
+    rows = listed(batch)
     columns.offsets, columns.created, columns.ids = rows["offset"], rows["created"], rows["id"]
-    columns.keys, columns.sizes = rows["key"], list(map(len, rows["body"]))
+    columns.keys, columns.timestamps, columns.sizes = rows["key"], rows["timestamp"], list(map(len, rows["body"]))
     shared = [rows[name] for name in ("name", "topics", "object", "mime_type")]
     if all(column.count(column[0]) == len(column) for column in shared):
         name, topics, about, mime_type = (column[0] for column in shared)
@@ -132,7 +120,7 @@ def _columns_of(database: Database, batch: pa.RecordBatch, changes: Changes) -> 
         ]
     columns.texts = list(map(searchable, map(text_of, rows["body"], rows["mime_type"])))
     for queue, (offsets, created) in _by_queue(columns.offsets, columns.created, rows["queues"]).items():
-        columns.add_copies(database.queue(queue), offsets, created, copy_of(queue, 0, None).state, changes.get(queue))
+        columns.add_copies(database.queue(queue), queue, offsets, created, changes.get(queue))
     return columns
 
 
@@ -159,16 +147,16 @@ def _insert(database: Database, columns: _Columns) -> None:
         return
     many = database.connection.executemany
     many(
-        "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)",
-        zip(columns.offsets, columns.labels, columns.ids, columns.keys, columns.created, columns.sizes, strict=True),
-    )
-    many(
-        "INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)",
         zip(
-            columns.copy_offsets, columns.queues, columns.states, columns.modified, columns.attempts,
-            columns.reasons, strict=True,
+            columns.offsets, columns.labels, columns.ids, columns.keys, columns.created, columns.sizes,
+            columns.timestamps, strict=True,
         ),
     )  # fmt: skip
+    many(
+        "INSERT INTO copies VALUES (?, ?, ?, ?)",
+        zip(columns.copy_offsets, columns.queues, columns.states, columns.lives, strict=True),
+    )
     many(
         "UPDATE labels SET messages = messages + ? WHERE id = ?",
         ((number, label) for label, number in Counter(columns.labels).items()),
@@ -189,33 +177,55 @@ def count(database: Database, counts: Counts) -> None:
 
 
 def _write_changes(database: Database, changes: Changes) -> None:
-    if not any(changes.values()):
-        return
-    run = database.connection.execute
-    run(_CHANGED)
-    run("DELETE FROM temp.changed")
-    database.connection.executemany("INSERT INTO temp.changed VALUES (?, ?, ?, ?, ?, ?, ?)", _rows(database, changes))
     counts: Counts = Counter()
-    for queue, state, number in run(_OLD):
-        counts[queue, state] -= number
-    run(_UPDATE)
-    run(_ARRIVED)
-    for queue, state, number in run(_OLD):
-        counts[queue, state] += number
+    for name, copies in changes.items():
+        if copies:
+            _change_copies(database, name, copies, counts)
     count(database, counts)
 
 
-def _rows(database: Database, changes: Changes) -> Iterator[tuple[object, ...]]:
-    def row(queue: int, offset: int, change: Change) -> tuple[object, ...]:
-        return offset, queue, change.state, change.modified, change.attempts, change.reason, change.clean
+def _change_copies(database: Database, name: str, changes: dict[int, Change], counts: Counts) -> None:
+    queue, offsets = database.queue(name), sorted(changes)
+    known: dict[tuple[bytes, int], tuple[str, bytes]] = {}
+    changed: list[tuple[str, bytes, int, int]] = []
+    for offset, before, life in _copies(database, queue, offsets):
+        change = changes[offset]
+        found = known.get((life, id(change)))
+        if found is None:
+            copy = unpack(life).after(change)
+            known[life, id(change)] = found = copy.state, pack(copy)
+        changed.append((*found, offset, queue))
+        counts[queue, before] -= 1
+        counts[queue, found[0]] += 1
+    database.connection.executemany("UPDATE copies SET state = ?, life = ? WHERE offset = ? AND queue = ?", changed)
+    if len(changed) < len(changes):
+        there = {row[2] for row in changed}
+        late = {offset: change for offset, change in changes.items() if offset not in there}
+        _arrive(database, name, queue, late, counts)
 
-    found = [
-        row(database.queue(queue), offset, change)
-        for queue, copies in changes.items()
-        for offset, change in copies.items()
-    ]
-    found.sort(key=lambda entry: entry[:2])
-    return iter(found)
+
+def _copies(database: Database, queue: int, offsets: list[int]) -> list[tuple[int, str, bytes]]:
+    """The copies of a queue at these offsets, as far as there are any."""
+    run = database.connection.execute
+    if offsets[-1] - offsets[0] < 2 * len(offsets):
+        wanted = set(offsets)
+        return [row for row in run(BETWEEN, (offsets[0], offsets[-1], queue)) if row[0] in wanted]
+    return run(AT, (msgspec.json.encode(offsets).decode(), queue)).fetchall()
+
+
+def _arrive(database: Database, name: str, queue: int, changes: dict[int, Change], counts: Counts) -> None:
+    """Add copies in a queue that their messages came to later. Of others, the messages were collected."""
+    there = database.connection.execute(
+        "SELECT offset FROM messages WHERE offset IN (SELECT value FROM json_each(?))",
+        (msgspec.json.encode(list(changes)).decode(),),
+    )
+    rows = []
+    for (offset,) in there.fetchall():
+        change = changes[offset]
+        copy = Copy.begun(change.events()[0].time, name).after(change)
+        rows.append((offset, queue, copy.state, pack(copy)))
+        counts[queue, copy.state] += 1
+    database.connection.executemany("INSERT INTO copies VALUES (?, ?, ?, ?)", rows)
 
 
 def _widen_spans(database: Database, offsets: Sequence[int], times: Sequence[int]) -> None:

@@ -7,25 +7,23 @@ reference.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-import google_crc32c
 import msgspec
 
-from remuda.log import codec
-from remuda.log.codec import Damaged
-from remuda.log.columns import regroup
+from remuda.log.state import checked
 from remuda.log.streams.numbers import ROWS, first_of, neighbours, reference
+from remuda.log.tail import codec
+from remuda.log.tail.codec import Damaged
+from remuda.log.tail.regroup import regroup
 from remuda.model.errors import InvalidMessage
 from remuda.model.records import Appended, Event, Events
 
 MAGIC: Final = b"RMD1"
 ENTRY_BYTES: Final = 256 * 1024
 """What a writer puts into one entry, about; a larger message has one of its own."""
-_HEAD: Final = struct.Struct("<4sI")
 _MESSAGES: Final = 1
 _EVENTS: Final = 2
 
@@ -121,20 +119,14 @@ _ids: Final = msgspec.msgpack.Decoder(_Ids).decode
 
 
 def encode_entry(writer: bytes, sequence: int, time: int, parts: Sequence[Part]) -> bytes:
-    content = _encode((writer, sequence, time, parts))
-    return _HEAD.pack(MAGIC, google_crc32c.value(content)) + content
+    return checked.pack(MAGIC, _encode((writer, sequence, time, parts)))
 
 
 def decode_entry(number: int, body: bytes) -> Entry:
     """The entry of these bytes; raises `Damaged` where they are none."""
-    if len(body) < _HEAD.size or body[:4] != MAGIC:
-        raise Damaged(f"entry {number} of the stream is not Remuda's")
-    content = body[_HEAD.size :]
-    if _HEAD.unpack_from(body)[1] != google_crc32c.value(content):
-        raise Damaged(f"entry {number} of the stream does not match its checksum")
     try:
-        entry = _decode_entry(content)
-    except (msgspec.MsgspecError, ValueError) as error:
+        entry = _decode_entry(checked.unpack(MAGIC, body))
+    except ValueError as error:
         raise Damaged(f"entry {number} of the stream cannot be read: {error}") from error
     found = Entry(number, entry.writer, entry.sequence, entry.time, entry.parts)
     if max(found.message_count, found.event_count) > ROWS:

@@ -9,20 +9,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from remuda.log.arrow import pa
-from remuda.log.codec import Damaged
-from remuda.log.columns import join_appended, offset_since, slice_appended
 from remuda.log.eventlog import Ends, Wanted
-from remuda.log.schemas import MESSAGES_SCHEMA
+from remuda.log.sealed.arrow import pa
+from remuda.log.sealed.arrow_records import event_batch, message_batch
+from remuda.log.sealed.table_schemas import MESSAGES_SCHEMA
 from remuda.log.streams.entries import Entry, decode_entry
 from remuda.log.streams.numbers import GONE, STREAM, creation_time, entry_after, entry_of, first_of, reference
 from remuda.log.streams.references import References
 from remuda.log.streams.source import Place, RawEntry, StreamSource
-from remuda.log.tables import event_batch, message_batch
-from remuda.model.durations import SECOND
+from remuda.log.tail.codec import Damaged
+from remuda.log.tail.regroup import join_appended, offset_since, slice_appended
 from remuda.model.message import Message
 from remuda.model.messages import cell
 from remuda.model.records import Appended, Event, Events, QueueChange
+from remuda.model.values.durations import SECOND
 
 _GROUP_ROWS: Final = 8192
 _GROUP_BYTES: Final = 8 << 20

@@ -13,16 +13,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.connection import Connection
-from remuda.amqp.consumer import Consumer
-from remuda.amqp.delivery import Delivery
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.client.consumer import Consumer
+from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.connection_options import ConnectionOptions, parse_url
 from remuda.amqp.errors import AmqpError, ChannelClosed, ConsumerCancelled
-from remuda.amqp.options import ConnectionOptions, parse_url
 from remuda.log.streams.numbers import STREAM
 from remuda.model.errors import InvalidOption, StorageError
-from remuda.model.urls import AMQP, AMQPS, Url
-from remuda.model.urls import parse_url as parse_place
+from remuda.model.values.urls import AMQP, AMQPS, Url
+from remuda.model.values.urls import parse_url as parse_place
 
 AHEAD: Final = 50
 """Entries that the broker sends ahead of what is read."""

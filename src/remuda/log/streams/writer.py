@@ -14,18 +14,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.amqp.channel import Channel
-from remuda.amqp.confirms import Outgoing, Receipt
-from remuda.amqp.connection import Connection
+from remuda.amqp.client.channel import Channel
+from remuda.amqp.client.confirms import Outgoing, Receipt
+from remuda.amqp.client.connection import Connection
+from remuda.amqp.codec.properties import Properties, encode_properties
 from remuda.amqp.errors import AmqpError, ChannelClosed
-from remuda.amqp.properties import Properties, encode_properties
-from remuda.log.codec import Damaged
 from remuda.log.streams.entries import ENTRY_BYTES, Part, decode_entry, encode_entry, encode_records
 from remuda.log.streams.numbers import ROWS, STREAM
 from remuda.log.streams.source import Place, StreamSource, check_stream, connect, read_place
-from remuda.model.durations import SECOND, Duration, micros
+from remuda.log.tail.codec import Damaged
 from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, StorageError
 from remuda.model.records import Appended, Events
+from remuda.model.values.durations import SECOND, Duration, micros
 
 _LOG: Final = logging.getLogger("remuda.log.streams")
 _WINDOW: Final = 8
@@ -207,7 +207,7 @@ class StreamWriter:
                 why = "" if self._connection.up else f" ({self._connection.last_error})"
                 waited = min(time.monotonic() - began, limit)
                 raise StorageError(
-                    f"the stream {self.stream!r} did not confirm within {waited:.3g} s{why}; the records wait here, "
+                    f"the stream {self.stream!r} did not confirm within {waited:.1f} s{why}; the records wait here, "
                     "and are sent as soon as it can be written"
                 )
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from remuda.amqp.frames import add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp.codec.frames import add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicCancel,
     BasicCancelOk,
     BasicConsume,
@@ -53,18 +55,28 @@ from remuda.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
-from remuda.amqp.properties import with_headers
-from remuda.amqp.tables import Table
+from remuda.amqp.codec.properties import with_headers
+from remuda.amqp.codec.tables import Scaled, Table
 from remuda.model.errors import ConsumersFull, InvalidOption, NotFound
-from remuda.model.options import Persistence
-from remuda.model.results import QueueInfo
-from remuda.model.routing import Binding
-from remuda.server.amqp import exchanges, queues
-from remuda.server.amqp.arguments import check_consumer_arguments
-from remuda.server.amqp.channels import Channel, Confirms, Transaction
-from remuda.server.amqp.consumers import AGAIN, BATCH, DONE, TOO_OFTEN, AmqpConsumer
-from remuda.server.amqp.exchanges import TOPICS, ExchangeDeclaration, binding_arguments
-from remuda.server.amqp.failures import (
+from remuda.model.operations.results import QueueInfo
+from remuda.model.queues.options import Persistence
+from remuda.model.queues.routing import Binding
+from remuda.server.amqp.declarations import exchanges, queues
+from remuda.server.amqp.declarations.arguments import check_consumer_arguments
+from remuda.server.amqp.declarations.exchanges import TOPICS, ExchangeDeclaration, binding_arguments
+from remuda.server.amqp.declarations.queues import QueueDeclaration
+from remuda.server.amqp.declarations.topology import owner_of
+from remuda.server.amqp.messages.consumers import AGAIN, BATCH, DONE, TOO_OFTEN, AmqpConsumer
+from remuda.server.amqp.messages.outbound import exchange_of, properties_of
+from remuda.server.amqp.messages.streams import (
+    StreamConsumer,
+    check_stream_consumer,
+    offset_of,
+    refuse_on_stream,
+    start_of,
+)
+from remuda.server.amqp.protocol.channels import Channel, Confirms, Transaction
+from remuda.server.amqp.protocol.failures import (
     ACCESS_REFUSED,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -75,13 +87,10 @@ from remuda.server.amqp.failures import (
     no_exchange,
     no_queue,
 )
-from remuda.server.amqp.names import DEFAULT_EXCHANGE, REPLY_TO, VHost
-from remuda.server.amqp.outbound import exchange_of, properties_of
-from remuda.server.amqp.queues import QueueDeclaration
-from remuda.server.amqp.topology import owner_of
+from remuda.server.amqp.protocol.vhosts import DEFAULT_EXCHANGE, REPLY_TO, VHost
 
 if TYPE_CHECKING:
-    from remuda.server.amqp.session import Session
+    from remuda.server.amqp.session import ClientSession
 
 _SOON: Final = 300 * 1_000_000
 """Queues that want an answer within this time have their leases renewed."""
@@ -90,34 +99,16 @@ _SOON: Final = 300 * 1_000_000
 class Requests:
     """Carries out the requests of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self._session = session
-        self._verbs: dict[type[Method], Any] = {
-            BasicQos: self._qos,
-            BasicConsume: self._consume,
-            BasicCancel: self._cancel,
-            BasicGet: self._get,
-            BasicRecover: self._recover,
-            BasicRecoverAsync: self._recover,
-            ChannelFlow: self._flow,
-            ChannelFlowOk: self._nothing,
-            ConfirmSelect: self._confirm,
-            ExchangeDeclare: self._declare_exchange,
-            ExchangeDelete: self._delete_exchange,
-            ExchangeBind: self._bind_exchange,
-            ExchangeUnbind: self._bind_exchange,
-            QueueDeclare: self._declare_queue,
-            QueueBind: self._bind_queue,
-            QueueUnbind: self._bind_queue,
-            QueuePurge: self._purge,
-            QueueDelete: self._delete_queue,
-            TxSelect: self._select,
-            TxCommit: self._commit,
-            TxRollback: self._rollback,
-        }
+
+    async def ask(self, channel: Channel, method: Method) -> Method | None:
+        """Carry out a request; returns the answer, unless it was sent already."""
+        reply: Method | None = await _VERBS[type(method)](self, channel, method)
+        return reply
 
     async def carry_out(self, channel: Channel, method: Method) -> None:
-        reply = await self._verbs[type(method)](channel, method)
+        reply = await self.ask(channel, method)
         if reply is not None and not getattr(method, "no_wait", False):
             self._session.send(channel.number, reply)
 
@@ -209,7 +200,7 @@ class Requests:
         if not name:
             raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
         exchanges.check_type(method.type)
-        exchanges.check_arguments(name, self._vhost, method.arguments)
+        exchanges.check_arguments(name, self._vhost, method.type, method.arguments)
         asked = ExchangeDeclaration(
             method.type, method.durable, method.auto_delete, method.internal, plain(method.arguments)
         )
@@ -275,6 +266,7 @@ class Requests:
                 raise no_queue(name, self._vhost)
         full = session.vhost.queue(name)
         info = await session.server.topology.find(full)
+        session.server.churn["queue_declared"] += 1
         if method.passive:
             if info is None:
                 raise no_queue(name, self._vhost)
@@ -285,7 +277,7 @@ class Requests:
             info = await self._create_queue(name, full, method, info)
         channel.last_queue = name
         session.server.used(full)
-        return QueueDeclareOk(name, min(info.waiting, 0xFFFFFFFF), len(info.consumers))
+        return QueueDeclareOk(name, min(info.waiting, 0xFFFFFFFF), session.server.consumer_count(info))
 
     def _declare_reply(self, name: str) -> Method:
         if name != REPLY_TO and not self._session.server.has_reply(name):
@@ -317,6 +309,7 @@ class Requests:
             raise Failure(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
         exchange = asked.dead_letter_exchange
         if exchange is not None:
+            session.vhost.exchange(exchange)  # refused if no exchange of this vhost can have the name
             session.check("read", "queue", name)
             session.check("write", "exchange", exchange or DEFAULT_EXCHANGE)
         if options.expired_queue is not None:
@@ -327,8 +320,8 @@ class Requests:
         await topology.create_queue(session.vhost, full, asked)
         if asked.exclusive:
             session.exclusive.add(full)
-        if exchange is not None:
-            session.server.dead_letters.follow(full)
+        session.server.dead_letters.follow(full)
+        session.server.churn["queue_created"] += 1
         created = await topology.find(full)
         if created is None:
             raise no_queue(name, self._vhost)
@@ -404,6 +397,7 @@ class Requests:
     async def _purge(self, channel: Channel, method: QueuePurge) -> Method:
         name, full, _ = await self._named(channel, method.queue)
         self._session.check("read", "queue", name)
+        refuse_on_stream("queue.purge", name, self._vhost, await self._session.server.topology.in_force(full))
         cleared = await self._session.server.broker.clear(full, reason="purged", who=self._session.user.name or None)
         return QueuePurgeOk(cleared)
 
@@ -416,7 +410,7 @@ class Requests:
                 return QueueDeleteOk(0)
             raise
         session.check("configure", "queue", name)
-        if method.if_unused and info.consumers:
+        if method.if_unused and session.server.consumer_count(info):
             raise Failure(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self._vhost}' in use")
         if method.if_empty and info.waiting:
             raise Failure(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self._vhost}' not empty")
@@ -435,9 +429,12 @@ class Requests:
             return self._consume_replies(channel, method, tag)
         name, full, info = await self._named(channel, method.queue)
         session.check("read", "queue", name)
-        declaration = await session.server.topology.declaration(full)
-        quorum = declaration is not None and declaration.is_quorum
-        priority = check_consumer_arguments(name, self._vhost, method.arguments, "quorum" if quorum else "classic")
+        declaration = await session.server.topology.in_force(full)
+        kind = "classic" if declaration is None else declaration.type
+        priority = check_consumer_arguments(name, self._vhost, method.arguments, kind)
+        if declaration is not None and declaration.is_stream:
+            await self._consume_stream(channel, method, tag, name, declaration)
+            return None
         consumer = AmqpConsumer(session, channel, tag, full, declaration, method.no_ack, method.exclusive)
         session.server.claim(consumer, name, self._vhost, info)
         consumer.renews = info.options.acknowledge_timeout < _SOON
@@ -461,6 +458,24 @@ class Requests:
             session.send(channel.number, BasicConsumeOk(tag))
         consumer.start(subscription)
         return None
+
+    async def _consume_stream(
+        self, channel: Channel, method: BasicConsume, tag: str, name: str, declaration: QueueDeclaration
+    ) -> None:
+        session, full = self._session, self._session.vhost.queue(name)
+        check_stream_consumer(name, self._vhost, method.no_ack, channel)
+        start = start_of(method.arguments, name, self._vhost)
+        broker = session.server.broker
+        waiting, spectator = await broker.waiting(full), await broker.spectate()
+        begin = partial(offset_of, spectator, start, waiting, time.time_ns() // 1000)
+        consumer = StreamConsumer(
+            session, channel, tag, full, declaration, spectator, await asyncio.to_thread(begin), channel.prefetch
+        )
+        channel.consumers[tag] = consumer
+        session.server.joined(consumer)
+        if not method.no_wait:
+            session.send(channel.number, BasicConsumeOk(tag))
+        consumer.follow()
 
     def _consume_replies(self, channel: Channel, method: BasicConsume, tag: str) -> Method:
         if not method.no_ack:
@@ -488,7 +503,8 @@ class Requests:
         name, full, _ = await self._named(channel, method.queue)
         session.check("read", "queue", name)
         session.server.used(full)
-        declaration = await session.server.topology.declaration(full)
+        declaration = await session.server.topology.in_force(full)
+        refuse_on_stream("basic.get", name, self._vhost, declaration)
         limit = declaration.delivery_limit if declaration is not None else None
         while True:
             try:
@@ -521,9 +537,34 @@ class Requests:
         return None
 
 
+_VERBS: Final[dict[type[Method], Any]] = {
+    BasicQos: Requests._qos,
+    BasicConsume: Requests._consume,
+    BasicCancel: Requests._cancel,
+    BasicGet: Requests._get,
+    BasicRecover: Requests._recover,
+    BasicRecoverAsync: Requests._recover,
+    ChannelFlow: Requests._flow,
+    ChannelFlowOk: Requests._nothing,
+    ConfirmSelect: Requests._confirm,
+    ExchangeDeclare: Requests._declare_exchange,
+    ExchangeDelete: Requests._delete_exchange,
+    ExchangeBind: Requests._bind_exchange,
+    ExchangeUnbind: Requests._bind_exchange,
+    QueueDeclare: Requests._declare_queue,
+    QueueBind: Requests._bind_queue,
+    QueueUnbind: Requests._bind_queue,
+    QueuePurge: Requests._purge,
+    QueueDelete: Requests._delete_queue,
+    TxSelect: Requests._select,
+    TxCommit: Requests._commit,
+    TxRollback: Requests._rollback,
+}
+
+
 def plain(table: Table) -> Table:
     """A table without the types its values had on the wire, so that it can be stored and compared."""
-    return {name: _plain(value) for name, value in table.items()}
+    return {exchanges.storable(name): _plain(value) for name, value in table.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -534,11 +575,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, str):
-        return str(value)
+        return exchanges.storable(value)
     if isinstance(value, dict):
         return plain(value)
-    if isinstance(value, tuple) and hasattr(value, "decimal"):
-        return str(value.decimal())
+    if isinstance(value, Scaled):
+        return value.text
     if isinstance(value, list):
         return [_plain(one) for one in value]
     return bytes(value)

@@ -13,10 +13,11 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from remuda.amqp.frames import Event, add_content, method_frame
-from remuda.amqp.methods import (
+from remuda.amqp import cap
+from remuda.amqp.codec.frames import Event, add_content, method_frame
+from remuda.amqp.codec.methods import (
     BasicCancel,
     BasicNack,
     BasicPublish,
@@ -30,9 +31,8 @@ from remuda.amqp.methods import (
     ConnectionOpen,
     Method,
 )
-from remuda.amqp.properties import with_property
+from remuda.amqp.codec.properties import with_property
 from remuda.broker.delivery import AsyncDelivery
-from remuda.bus.publishing.system_queues import UNROUTED
 from remuda.model.errors import (
     BrokerClosed,
     InvalidMessage,
@@ -44,13 +44,24 @@ from remuda.model.errors import (
     StorageError,
 )
 from remuda.model.messages import Messages
-from remuda.model.results import Receipt
+from remuda.model.operations.results import Receipt
+from remuda.model.queues.system_queues import UNROUTED
 from remuda.model.settlement import Settlement
-from remuda.server.amqp.channels import Batch, Channel, Gathered, PendingPublications, Taken, Transaction, UnknownTag
-from remuda.server.amqp.connection import ServerConnection
-from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, TOO_OFTEN, AmqpConsumer
-from remuda.server.amqp.exchanges import TOPICS
-from remuda.server.amqp.failures import (
+from remuda.server.amqp.declarations.exchanges import TOPICS
+from remuda.server.amqp.messages import cap_sorting
+from remuda.server.amqp.messages.consumers import AGAIN, DONE, REJECTED, TOO_OFTEN, AmqpConsumer
+from remuda.server.amqp.messages.inbound import delayed
+from remuda.server.amqp.protocol.channels import (
+    Channel,
+    ConfirmBatch,
+    Gathered,
+    PendingPublications,
+    Taken,
+    Transaction,
+    UnknownTag,
+)
+from remuda.server.amqp.protocol.connection import ServerConnection
+from remuda.server.amqp.protocol.failures import (
     ACCESS_REFUSED,
     INTERNAL_ERROR,
     NO_ROUTE,
@@ -62,29 +73,40 @@ from remuda.server.amqp.failures import (
     no_exchange,
     refused,
 )
-from remuda.server.amqp.inbound import Inbound
-from remuda.server.amqp.names import DEAD_LETTERS, DEFAULT_EXCHANGE, REPLY_TO, VHost
-from remuda.server.amqp.reading import Acks, Publications
+from remuda.server.amqp.protocol.request_reader import Acks, Publications
+from remuda.server.amqp.protocol.vhosts import DEAD_LETTERS, DEFAULT_EXCHANGE, REPLY_TO, VHost
 from remuda.server.amqp.requests import Requests
 from remuda.server.users import User
 
 if TYPE_CHECKING:
-    from remuda.server.amqp.shell import AmqpServer, ClientSocket
+    from remuda.server.amqp.amqp_server import AmqpServer
 
 _log = logging.getLogger("remuda.amqp")
 _OVERHEAD: Final = 200
 """About how many bytes a publication takes in memory beside its content."""
 
 
-class Session:
+class Socket(Protocol):
+    """Where a session's frames go."""
+
+    @property
+    def peer(self) -> str: ...
+    def write(self, frames: list[bytes], *, now: bool = False) -> None: ...
+    def flush(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class ClientSession:
     """The work of one connection, on the events that its protocol gives."""
 
-    def __init__(self, server: AmqpServer, protocol: ServerConnection, socket: ClientSocket, number: int) -> None:
+    def __init__(self, server: AmqpServer, protocol: ServerConnection, socket: Socket, number: int) -> None:
         self.server = server
         self.protocol = protocol
         self.number = number
         self.user = User("")
         self.vhost = VHost("/")
+        self.entered = False
+        """Whether the client has opened its vhost."""
         self.channels: dict[int, Channel] = {}
         self.exclusive: set[str] = set()
         """Queues that are deleted with this connection."""
@@ -99,12 +121,16 @@ class Session:
         self._uncommitted = 0
         """Bytes that its transactions hold."""
         self._socket = socket
-        self._inbound = Inbound()
         self._requests = Requests(self)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._granted: dict[tuple[str, str], bool] = {}
         self._gathered: list[tuple[Channel, Publications]] = []
         self._answers: dict[tuple[int, int], tuple[Settlement, list[Taken]]] = {}
+
+    @property
+    def who(self) -> str:
+        """How the log calls this connection."""
+        return f"connection {self.number} ({self.user.name or 'not logged in'}, {self._socket.peer})"
 
     # From the shell
 
@@ -150,6 +176,9 @@ class Session:
                 await self.fail(0, Failure(INTERNAL_ERROR, str(error)), method)
             except RemudaError as error:
                 await self.fail(number, Failure(PRECONDITION_FAILED, str(error)), method)
+            except Exception as error:
+                self.flush()
+                await self.fail(number, self._mistake(type(method).__name__, error), method)
         self.flush()
         self._socket.flush()
 
@@ -162,6 +191,10 @@ class Session:
                 self.settle(delivery, _rows(delivery, taken), settlement)
         if self._gathered:
             gathered, self._gathered = self._gathered, []
+            if len(gathered) == 1:
+                channel, alone = gathered[0]
+                self._publish_soon(channel, [alone])
+                return
             for channel, publications in _runs(gathered):
                 self._publish_soon(channel, publications)
 
@@ -231,7 +264,15 @@ class Session:
         if not granted:
             raise refused(access, kind, name, self.vhost.name, self.user.name)
 
+    def forget_granted(self) -> None:
+        """The user's permissions have changed."""
+        self._granted.clear()
+
     # Requests
+
+    async def ask(self, channel: Channel, method: Method) -> Method | None:
+        """Carry out a request on a channel; returns the answer."""
+        return await self._requests.ask(channel, method)
 
     async def _carry_out(self, number: int, method: Method) -> None:
         if isinstance(method, ConnectionOpen):
@@ -241,6 +282,7 @@ class Session:
             self.protocol.part()
         elif isinstance(method, ChannelOpen):
             self.channels[number] = Channel(number)
+            self.server.churn["channel_created"] += 1
             self.send(number, ChannelOpenOk())
         elif isinstance(method, ChannelClose):
             channel = self.channels.get(number)
@@ -259,9 +301,11 @@ class Session:
         if not self.user.enters(name):
             raise Failure(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self.user.name}'")
         self.vhost = vhost
+        self.entered = True
         self.protocol.open()
 
     async def _end_channel(self, channel: Channel) -> None:
+        self.server.churn["channel_closed"] += not channel.closed
         channel.closed = True
         self.channels.pop(channel.number, None)
         if channel.transaction is not None:
@@ -330,7 +374,14 @@ class Session:
             self.protocol.fail(Failure(INTERNAL_ERROR, str(error)))
             self._socket.flush()
         except RemudaError as error:
-            _log.warning("connection %d: %s", self.number, error)
+            _log.warning("%s: %s", self.who, error)
+        except Exception as error:
+            self.server.mistakes.report(self.who, "an answer", error)
+
+    def _mistake(self, what: str, error: Exception) -> Failure:
+        """Report an error that no request should cause. It costs only the request's channel."""
+        self.server.mistakes.report(self.who, what, error)
+        return Failure(INTERNAL_ERROR, f"{type(error).__name__}; see the server's log", hard=False)
 
     # Publications
 
@@ -356,21 +407,21 @@ class Session:
             raise Failure(NOT_IMPLEMENTED, "immediate=true")
         self.check("write", "exchange", method.exchange or DEFAULT_EXCHANGE)
         if not isinstance(properties, list):
-            own = self._admitted(channel, properties)
+            own = self.admitted(channel, properties)
             self._gather(channel, given if own is properties else Publications(method, own, bodies))
             return
         admitted: list[bytes] = []
         try:
             for raw in properties:
-                admitted.append(self._admitted(channel, raw))
+                admitted.append(self.admitted(channel, raw))
         finally:
             # The messages before the one that is refused are published all the same.
             if admitted:
                 self._gather(channel, Publications(method, admitted, bodies[: len(admitted)]))
 
-    def _admitted(self, channel: Channel, properties: bytes) -> bytes:
+    def admitted(self, channel: Channel, properties: bytes) -> bytes:
         """The properties with which a message is published."""
-        facts = self._inbound.facts(properties)
+        facts = self.server.inbound.facts(properties)
         if facts.user is not None and facts.user != self.user.name:
             raise Failure(
                 PRECONDITION_FAILED,
@@ -404,7 +455,7 @@ class Session:
         if not self.publishes:
             self.publishes = True
             self.server.intake.watch(self)
-        count = sum(len(one.bodies) for one in publications)
+        count = sum([len(one.bodies) for one in publications])
         size = sum(map(_size, publications)) + _OVERHEAD * count
         self.in_flight += size
         self.server.intake.add(size)
@@ -429,10 +480,10 @@ class Session:
         return self._publish(channel, soon.publications, soon.batch, soon.size)
 
     async def _publish(
-        self, channel: Channel, publications: list[Publications], batch: Batch | None, size: int
+        self, channel: Channel, publications: list[Publications], batch: ConfirmBatch | None, size: int
     ) -> None:
         failure: Failure | None = None
-        refused: Iterable[int] = ()
+        refused: Sequence[int] = ()
         returned: list[bytes] = []
         try:
             refused, returned = await self.publish(channel.number, publications)
@@ -449,6 +500,8 @@ class Session:
             failure = Failure(INTERNAL_ERROR, str(error))
         except RemudaError as error:
             failure = Failure(PRECONDITION_FAILED, str(error))
+        except Exception as error:
+            failure = self._mistake("BasicPublish", error)
         finally:
             self.in_flight -= size
             self.server.intake.remove(size)
@@ -459,16 +512,15 @@ class Session:
             if batch is not None and channel.confirms is not None:
                 returned = channel.confirms.settle(batch, refused, returned)
             if returned:
-                self._socket.write(returned)
-        self._socket.flush()
+                self._socket.write(returned, now=True)
         self._socket.resume()
 
-    async def publish(self, channel: int, publications: list[Publications]) -> tuple[Iterable[int], list[bytes]]:
+    async def publish(self, channel: int, publications: list[Publications]) -> tuple[Sequence[int], list[bytes]]:
         """Publish to one exchange. Returns the refused rows, and the frames that return unroutable messages."""
         exchange = publications[0].method.exchange
         frames: list[bytes] = []
         rows: list[int] | None = None
-        if not exchange and any(_is_reply(one) for one in publications):
+        if not exchange and True in [one.method.routing_key.startswith(REPLY_TO) for one in publications]:
             frames = self._reply(channel, [one for one in publications if _is_reply(one)])
             rows = list(_rows_without_replies(publications))
             publications = [one for one in publications if not _is_reply(one)]
@@ -478,7 +530,18 @@ class Session:
         if exchange and not self._can_publish(exchange):
             await self._find_exchange(exchange)  # it may have been deleted meanwhile
         broker = self.server.broker
-        messages = self._inbound.batch(exchange, publications, time.time_ns() // 1000)
+        if cap.is_exchange(exchange):
+            found = cap_sorting.sort(publications, self.server.inbound.facts)
+            if found.invalid:
+                await broker.publish(found.invalid, queue=UNROUTED, raise_refusals=False)
+                publications, rows = found.publications, found.rows
+            if not publications:
+                return (), frames
+        now = time.time_ns() // 1000
+        messages = self.server.inbound.batch(exchange, publications, now)
+        declared = self.server.topology.exchanges.get(full)
+        if declared is not None and declared.delays:
+            messages = delayed(messages, now)
         if full == TOPICS:
             receipt = await broker.publish(messages, unbound=UNROUTED, raise_refusals=False)
         else:
@@ -487,6 +550,8 @@ class Session:
             except NotFound:
                 self.server.topology.exchanges.pop(full, None)
                 raise no_exchange(exchange, self.vhost.name) from None
+        for stream in self.server.streams:
+            stream.set()
         if not receipt.refusals and not receipt.unroutable:
             return (), frames
         await self._handle_unaccepted(channel, publications, messages, receipt, frames)
@@ -505,7 +570,10 @@ class Session:
                 again = messages.slice(taken[number], taken[number] + 1)
                 await self.server.broker.publish(again, queue=self.vhost.queue(method.routing_key))
             elif method.mandatory:
+                self.server.churn["returned"] += 1
                 frames += self._returned(channel, method, publication.properties_of(row), publication.bodies[row])
+            else:
+                self.server.churn["dropped"] += 1
         for row, error in receipt.refusals.items():
             await self._dead_letter_refused(messages, row, error)
 
@@ -521,7 +589,7 @@ class Session:
     async def _dead_letter_refused(self, messages: Messages, row: int, error: Refused) -> None:
         if error.queue is None or not isinstance(error, QueueFull):
             return
-        declaration = self.server.topology.queues.get(error.queue)
+        declaration = await self.server.topology.in_force(error.queue)
         if declaration is not None and declaration.overflow == "reject-publish-dlx":
             await self.server.dead_letters.send(error.queue, declaration, [messages[row]], ["maxlen"])
 

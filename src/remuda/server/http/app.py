@@ -16,18 +16,31 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from remuda.bus.bus import Bus
-from remuda.server.http import metrics, openapi, pages, surroundings
-from remuda.server.http.api import Api, answer_names
-from remuda.server.http.endpoints import endpoints
-from remuda.server.http.guard import Guard, Identify
-from remuda.server.http.operations import routes
-from remuda.server.http.pageset import error_page, in_thread
-from remuda.server.http.problems import Problem
-from remuda.server.http.search import Searcher
+from remuda.server.http import metrics
+from remuda.server.http.api import openapi
+from remuda.server.http.api.api import Api, answer_names
+from remuda.server.http.api.endpoints import endpoints
+from remuda.server.http.api.operations import routes
+from remuda.server.http.api.problems import Problem
+from remuda.server.http.pages import (
+    alarms,
+    errors,
+    history,
+    new_queue,
+    pages,
+    schedules,
+    system_pages,
+    workers,
+    workflows,
+)
+from remuda.server.http.pages.pageset import error_page, in_thread
+from remuda.server.http.search.searching import Searcher
+from remuda.server.http.security.guard import Guard, Identify
+from remuda.server.http.security.users import Users
 from remuda.server.http.service import MessagingService
-from remuda.server.http.users import Users
 
 BODY_LIMIT: Final = 16 << 20
+_INSIGHT: Final = (workers, schedules, workflows, history, errors, alarms)
 
 
 class _AnswerConvertor(Convertor[str]):
@@ -51,14 +64,17 @@ def create_app(
     hosts: Iterable[str] | None = None,
     searcher: Searcher | None = None,
     index: str | None = None,
+    rules: str | None = None,
     lake: str = "lake",
     body_limit: int = BODY_LIMIT,
     streams: int = 64,
 ) -> Guard:
     """An ASGI application for a bus. Without `users` or `identify` it answers only this machine."""
-    service = bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher, index=index)
+    service = (
+        bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher, index=index, rules=rules)
+    )
     api = Api(streams)
-    operations = endpoints(api)
+    operations = [*endpoints(api), *(one for part in _INSIGHT for one in part.operations())]
     described = msgspec.json.encode(openapi.document(operations))
 
     async def document(request: Request) -> Response:
@@ -81,13 +97,15 @@ def create_app(
     async def prometheus(request: Request) -> Response:
         return await in_thread(metrics.response, service)
 
-    all_routes: list[BaseRoute] = [
+    all_routes: list[BaseRoute] = [  # looked through in this order: what programs ask for most comes first
+        *routes(operations, service, body_limit),
         Route("/health/live", live),
         Route("/health/ready", ready),
         Route("/metrics", prometheus),
         Route("/api/v1/openapi.json", document),
-        *routes(operations, service, body_limit),
-        *surroundings.routes(service, api.streams, lake),
+        *(route for part in _INSIGHT for route in part.routes(service)),
+        *system_pages.routes(service, api.streams, lake),
+        *new_queue.routes(service),
         *pages.routes(service),
     ]
 

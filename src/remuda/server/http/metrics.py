@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from remuda.model.errors import RemudaError
-from remuda.model.results import QueueInfo
+from remuda.model.operations.results import QueueInfo
+from remuda.model.queues.flow_info import FlowInfo
 from remuda.server.http.service import MessagingService
+
+_TOP: Final = 10
+"""How many keys of a queue are named."""
 
 
 def response(service: MessagingService) -> Response:
@@ -28,6 +34,11 @@ def _lines(service: MessagingService) -> Iterator[str]:
     yield from _family("remuda_queue_messages", "gauge", "Messages in a queue", _messages(named))
     yield from _family("remuda_queue_consumers", "gauge", "Consumers of a queue", _consumers(named))
     yield from _family("remuda_queue_entered_total", "counter", "Messages that ever entered a state", _entered(named))
+    flows = list(_flows(service, named))
+    if flows:
+        yield from _family("remuda_queue_keys", "gauge", "Keys with messages, and how many are held", _keys(flows))
+        yield from _family("remuda_queue_held_messages", "gauge", "Messages that a rule holds back", _held(flows))
+        yield from _family("remuda_queue_key_messages", "gauge", "The ten keys with most waiting", _top_keys(flows))
     problems = service.health().get("problems", {})
     lines = [f'remuda_problem{{part="{_escaped(part)}"}} 1.0\n' for part in problems]
     yield from _family("remuda_problem", "gauge", "Parts that do not work; bus.health() says why", lines)
@@ -50,6 +61,33 @@ def _messages(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
 def _consumers(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
     for name, info in named:
         yield f'remuda_queue_consumers{{queue="{name}"}} {len(info.consumers)}.0\n'
+
+
+def _flows(service: MessagingService, named: Iterable[tuple[str, QueueInfo]]) -> Iterator[tuple[str, FlowInfo]]:
+    for name, info in named:
+        if info.options.has_flow:
+            with suppress(RemudaError):
+                yield name, service.broker.open().flow(info.name, _TOP)
+
+
+def _keys(flows: Iterable[tuple[str, FlowInfo]]) -> Iterator[str]:
+    for name, flow in flows:
+        yield f'remuda_queue_keys{{queue="{name}",state="live"}} {flow.keys}.0\n'
+        yield f'remuda_queue_keys{{queue="{name}",state="held"}} {flow.held}.0\n'
+
+
+def _held(flows: Iterable[tuple[str, FlowInfo]]) -> Iterator[str]:
+    for name, flow in flows:
+        for why, count in flow.waiting.items():
+            if why:
+                yield f'remuda_queue_held_messages{{queue="{name}",held_by="{why.value}"}} {count}.0\n'
+
+
+def _top_keys(flows: Iterable[tuple[str, FlowInfo]]) -> Iterator[str]:
+    for name, flow in flows:
+        for one in flow.top:
+            if one.waiting and one.key is not None:
+                yield f'remuda_queue_key_messages{{queue="{name}",key="{_escaped(one.key)}"}} {one.waiting}.0\n'
 
 
 def _entered(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from remuda.model.errors import InvalidOption
-from remuda.model.extras import MissingExtra
-from remuda.server.http.users import User, Users
+from remuda.model.values.extras import MissingExtra
+from remuda.model.values.option_reading import unknown
+from remuda.server.http.security.users import User, Users
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
-    from remuda.server.http.guard import Guard
+    from remuda.server.http.security.guard import Guard
 
 
 def dashboard(
@@ -32,12 +33,10 @@ def dashboard(
     require_extra()
     from remuda.server.http.app import create_app
 
-    allowed = {"searcher", "index", "lake", "body_limit", "streams"}
+    allowed = {"searcher", "index", "rules", "lake", "body_limit", "streams"}
     for name in more:
         if name not in allowed:
-            raise InvalidOption(
-                f"unknown option {name!r}; the options are users, identify, hosts, {', '.join(sorted(allowed))}"
-            )
+            raise unknown("option", name, ["users", "identify", "hosts", *sorted(allowed)])
     return create_app(bus, users=known, identify=identify, hosts=hosts, **more)
 
 

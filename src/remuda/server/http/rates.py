@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from remuda.model.results import QueueInfo
+from remuda.model.operations.results import QueueInfo
 from remuda.model.state import State
 
 KEPT: Final = 600

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -12,58 +14,70 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remuda.broker.delivery import AsyncDelivery
-from remuda.broker.port import Broker
-from remuda.bus.broker_api import reprocess_retries
+from remuda.broker.port import AsyncBroker, Broker
+from remuda.bus.broker_api import EmbeddedBroker
 from remuda.bus.bus import Bus
 from remuda.bus.publishing import headers as names
+from remuda.bus.publishing import tracking
 from remuda.bus.publishing.checks import check_headers, check_target
-from remuda.bus.publishing.system_queues import SYSTEM_QUEUES, UNROUTED
-from remuda.bus.publishing.waiting import WaitingFilter, clear_waiting
-from remuda.log.changes import forgotten
-from remuda.model.durations import SECOND, Duration, micros, text
+from remuda.bus.settings.in_words import in_words
+from remuda.bus.verbs import carry_out, outcome_text
+from remuda.history.failures import kind_of
+from remuda.history.history import History
+from remuda.index.messages import listed
+from remuda.index.port import MESSAGE_COLUMNS
+from remuda.index.query import Page, Query
+from remuda.log.sealed.queue_changes import forgotten
 from remuda.model.errors import (
     BrokerClosed,
     InvalidMessage,
     InvalidOption,
+    NotAllowed,
     NotFound,
     RemudaError,
 )
-from remuda.model.filters import MessageFilter
+from remuda.model.life import PARKED
+from remuda.model.life import Life as Copy
 from remuda.model.message import CORRELATION, Message, read_priority
+from remuda.model.message_row import MessageRow, excerpt
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions, read_duration
-from remuda.model.records import MOVED, Event, QueueChange, change_words
-from remuda.model.results import QueueInfo, Receipt
+from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.results import QueueInfo, Receipt
+from remuda.model.operations.verbs import VERBS, Verb
+from remuda.model.queues.options import QueueOptions, as_written, written
+from remuda.model.queues.system_queues import SYSTEM_QUEUES, UNROUTED
+from remuda.model.records import Event, QueueChange, change_words
 from remuda.model.settlement import Outcome, Settlement
-from remuda.model.state import PARKED, State
-from remuda.server.http import indexed
-from remuda.server.http.entries import event_entries, message_entries, numbered_from
-from remuda.server.http.following import FollowedBroker, Unavailable
+from remuda.model.state import State
+from remuda.model.values.durations import SECOND, Duration, micros
+from remuda.model.values.number_runs import merged
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.urls import parse_url
+from remuda.server.alerts.rules import FILE, Rule, Watch, rules_of
+from remuda.server.http.api.log_entries import event_entries, message_entries, numbered_from
 from remuda.server.http.grouping import Failure, grouped
-from remuda.server.http.indexed import IndexPlace, row_of_hit
-from remuda.server.http.masks import masked, unmasked
 from remuda.server.http.rates import Sample
-from remuda.server.http.recent import WINDOW, Recent
-from remuda.server.http.search import Searcher, excerpt, row_of
-from remuda.server.http.timeline import timeline
-from remuda.server.http.values import (
+from remuda.server.http.reconnecting import ReconnectingBroker, Unavailable
+from remuda.server.http.search.recent_messages import WINDOW, RecentMessages
+from remuda.server.http.search.searching import IndexPlace, Searcher, rows_at, search
+from remuda.server.http.security.masks import masked, unmasked
+from remuda.server.http.service_values import (
     Change,
     Group,
-    Life,
-    MessageRow,
-    Page,
-    Query,
+    MessageLife,
     QueueDetail,
     QueueSummary,
 )
+from remuda.server.http.timeline import timeline
 
 _audit = logging.getLogger("remuda.audit")
+_log = logging.getLogger("remuda.server")
 
 PARKED_LISTED: Final = 10_000
-_MOVED_AT_ONCE: Final = 500
+_MANY: Final = 100
+"""A batch of more messages is published in a thread, beside the other requests; fewer do not wait for one."""
 _NEAR: Final = 1000
 """Offsets that are no farther apart than this are read in one go."""
-_DURATIONS: Final = frozenset({"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"})
 
 ANSWERS: Final = {
     "ack": Outcome.ACK,
@@ -80,17 +94,26 @@ class MessagingService:
     """A bus as people and programs outside see it. Safe to use from any thread; nothing is opened before it is used."""
 
     def __init__(
-        self, bus: Bus, *, searcher: Searcher | None = None, index: str | None = None, window: int = WINDOW
+        self,
+        bus: Bus,
+        *,
+        searcher: Searcher | None = None,
+        index: str | None = None,
+        rules: str | None = None,
+        window: int = WINDOW,
     ) -> None:
         self.bus = bus
-        self.broker = FollowedBroker(bus, window)
+        self.broker = ReconnectingBroker(bus, window)
         self._given_searcher = searcher
         self._index = IndexPlace(bus.url, index)
+        self.watch = Watch(_own_rules(bus.url) if rules is None else rules_of(Path(rules)))
+        if self.watch.rules:
+            self.broker.each_second = self._judge
         self._summaries: tuple[dict[str, QueueInfo], list[QueueSummary]] | None = None
 
     @property
-    def recent(self) -> Recent:
-        return self.broker.recent
+    def window(self) -> RecentMessages:
+        return self.broker.window
 
     def refresh(self) -> None:
         """Read the log up to its end, so that the answer shows what was just done."""
@@ -100,6 +123,13 @@ class MessagingService:
         """Stop following. The bus stays as it is."""
         self.broker.close()
         self._index.close()
+
+    def judge(self) -> None:
+        """Look whether queues break the rules of alarms."""
+        self.watch.judge(self.queues(), self.broker.history.dead_since, self.bus.now())
+
+    def _judge(self, infos: list[QueueInfo], history: History) -> None:
+        self.watch.judge(map(self._summary, infos), history.dead_since, self.bus.now())
 
     # Queues
 
@@ -119,12 +149,32 @@ class MessagingService:
         info = self.broker.ask(lambda broker: broker.queue(name))
         return QueueDetail(
             summary=self._summary(info),
-            options=options_of(info.options),
+            options=as_written(info.options),
             consumers=info.consumers,
             entered={state.value: count for state, count in sorted(info.counts.items())},
             late_answers=info.late_answers,
-            oldest=self.recent.oldest_waiting(name) if info.size else None,
+            oldest=self._oldest(name) if info.size else None,
+            flow=self.broker.ask(lambda broker: broker.flow(name)) if info.options.has_flow else None,
         )
+
+    def settings(self, queue: str) -> list[tuple[str, str, str]]:
+        """The settings of the handlers that this process has for a queue, each with where it was set."""
+        bus, own = self.bus, queue.removeprefix(self.bus.prefix)
+        options = [handler.options for handler in bus.handlers if handler.queue == queue]
+        found = bus.settings.of_queue(own, options[0]) if options else []
+        return [(name, in_words(name, value), source) for name, value, source in found]
+
+    def _oldest(self, queue: str) -> int | None:
+        """When the oldest unsettled message of a queue was published, as far as the broker or the window knows."""
+        found = self.window.oldest_live(queue)
+        offsets = [] if found is None else [found]
+        if isinstance(self.broker.open(), EmbeddedBroker):  # RabbitMQ shows messages only by delivering them
+            with contextlib.suppress(NotAllowed):
+                offsets += [first for first, _ in self.broker.ask(lambda broker: broker.waiting(queue))]
+        for batch in self._batches_at([min(offsets)] if offsets else [], ("created",)):
+            for created in batch.column("created").cast(pa.int64()).to_pylist():
+                return int(created)
+        return None
 
     def changes(self, queue: str, limit: int) -> list[Change]:
         """What operators did to a queue, the newest first."""
@@ -141,7 +191,7 @@ class MessagingService:
             _audit.info("%s created queue %s", who, name)
         elif declared.differs:
             differs = declared.differs.items()
-            asked = ", ".join(f"{option} is {_as_written(option, stands)}" for option, (_, stands) in differs)
+            asked = ", ".join(f"{option} is {written(option, stands)}" for option, (_, stands) in differs)
             raise InvalidOption(f"queue {name!r} exists with other options: {asked}; nothing was changed")
         return declared.created
 
@@ -149,11 +199,7 @@ class MessagingService:
         for option in changes.keys() - set(QueueOptions.__struct_fields__):
             QueueOptions.parse({option: None})  # raises an error that says what is wrong with the name
         _audit.info("%s configures queue %s: %s", who, name, dict(changes))
-        return options_of(self.broker.ask(lambda broker: broker.configure_queue(name, who=who, **changes)))
-
-    def set_status(self, name: str, status: str, who: str) -> None:
-        _audit.info("%s sets queue %s to %s", who, name, status)
-        self.broker.ask(lambda broker: broker.set_status(name, status, who=who))
+        return as_written(self.broker.ask(lambda broker: broker.configure_queue(name, who=who, **changes)))
 
     def remove_queue(self, name: str, who: str) -> None:
         if name in SYSTEM_QUEUES:
@@ -162,13 +208,15 @@ class MessagingService:
         self.broker.ask(lambda broker: broker.remove_queue(name, who=who))
         self.broker.forget(name)
 
-    def clear(self, name: str, who: str, chosen: WaitingFilter | None = None) -> int:
-        """End what waits in a queue: all of it, or what is chosen."""
-        if chosen is None or chosen == WaitingFilter():
-            _audit.info("%s clears queue %s", who, name)
-            return self.broker.ask(lambda broker: broker.clear(name, who=who))
-        _audit.info("%s clears messages of queue %s: %s", who, name, _described(chosen))
-        return self.broker.ask(lambda broker: clear_waiting(broker, name, chosen, who))
+    def operate(self, verb: Verb, queue: str, who: str, values: Mapping[str, Any]) -> int | None:
+        """Carry out a verb; returns how many messages it took."""
+        asked = "".join(f", {name} {_described(value)}" for name, value in values.items())
+        _audit.info("%s: %s %s%s", who, verb.name, queue, asked)
+        return self.broker.ask(lambda broker: carry_out(broker, verb, queue, who, values))
+
+    def done(self, verb: Verb, queue: str, values: Mapping[str, Any], count: int | None) -> str:
+        """What a verb did, for people."""
+        return self.broker.ask(lambda broker: outcome_text(broker, verb, queue, values, count))
 
     def _summary(self, info: QueueInfo) -> QueueSummary:
         published, done, failed = self.broker.rates.per_second(info.name)
@@ -182,36 +230,26 @@ class MessagingService:
             dead=info.dead,
             invalid=info.invalid,
             not_interested=info.not_interested,
-            consumers=len(info.consumers) + info.pulls,
+            consumers=self.broker.consumers(info),
             published_per_second=round(published, 2),
             done_per_second=round(done, 2),
             failed_per_second=round(failed, 2),
             internal=info.name in SYSTEM_QUEUES,
+            oldest=self.broker.oldest(info),
         )
 
     # Messages that ended without success
 
-    def reprocess(self, queue: str, chosen: MessageFilter, who: str, *, retries: bool = False) -> int:
-        """Send dead letters back to their queue; with `retries` also what waits for one, and fits the filter."""
-        _audit.info("%s reprocesses messages of %s: %s", who, queue, _described(chosen))
-        count = self.broker.ask(lambda broker: broker.reprocess(queue, chosen, who=who))
-        if retries:
-            count += self.broker.ask(lambda broker: reprocess_retries(broker, queue, chosen, who))
-        return count
-
-    def forget(self, queue: str, chosen: MessageFilter, who: str) -> int:
-        _audit.info("%s forgets messages of %s: %s", who, queue, _described(chosen))
-        return self.broker.ask(lambda broker: broker.forget(queue, chosen, who=who))
-
     def groups(self, queue: str) -> list[Group]:
         """Dead letters of a queue by exception and place."""
         parked = self.broker.ask(lambda broker: broker.parked(queue, MessageFilter(), PARKED_LISTED))
-        recent = self.recent
-        failures = []
-        for one in parked:
-            copy = recent.copy(queue, one.offset)
-            failures.append(Failure(one.offset, one.reason, copy.place if copy is not None else "", one.time))
-        return grouped(failures)
+        kinds = self.broker.history.kinds_of(queue, (one.offset for one in parked))
+        return grouped(
+            [
+                Failure(one.offset, one.reason, kinds.get(one.offset) or kind_of(one.reason, ""), one.time)
+                for one in parked
+            ]
+        )
 
     def group(self, queue: str, key: str) -> Group:
         for group in self.groups(queue):
@@ -222,16 +260,9 @@ class MessagingService:
     def parked(self, queue: str, chosen: MessageFilter, limit: int) -> list[MessageRow]:
         """Dead letters, the newest first, however long ago they ended."""
         found = self.broker.ask(lambda broker: broker.parked(queue, chosen, limit))
-        recent = self.recent
-        known: dict[int, MessageRow] = {}
-        older = []
-        for one in found:
-            brief = recent.brief(one.offset)
-            if brief is not None:
-                known[one.offset] = row_of(brief, queue, recent.copy(queue, one.offset))
-            else:
-                older.append(one.offset)
-        known |= self._older_rows(queue, older)
+        offsets = [one.offset for one in found]
+        known = {row.offset: row for row in self.window.rows(offsets, queue)}
+        known |= self._older_rows(queue, [offset for offset in offsets if offset not in known])
         return [
             msgspec.structs.replace(known[one.offset], state=one.state, reason=one.reason, modified=one.time)
             for one in found
@@ -243,60 +274,16 @@ class MessagingService:
         whole log, so the index is asked first."""
         if not offsets:
             return {}
-        hits = indexed.hits_at(self._index, self.end()[0], queue, offsets)
-        rows = {offset: row_of_hit(hit) for offset, hit in hits.items()}
-        columns = ("id", "name", "object", "key", "mime_type")
-        for batch in self._batches_at([offset for offset in offsets if offset not in rows], ("created", *columns)):
-            times = batch.column("created").cast(pa.int64())
-            listed = (column.to_pylist() for column in (batch.column(0), times, *map(batch.column, columns)))
-            for offset, created, id, name, about, key, mime_type in zip(*listed, strict=True):
-                rows[offset] = MessageRow(
-                    offset, id, name, queue, State.LOGGED, created, created, 0, None, about, key, mime_type
+        rows = rows_at(self._index, self.end()[0], queue, offsets)
+        life = Copy(State.DEAD, 0)
+        for batch in self._batches_at([offset for offset in offsets if offset not in rows], MESSAGE_COLUMNS[1:-2]):
+            for offset, created, id, name, topics, about, key, timestamp, mime_type in zip(
+                *listed(batch, MESSAGE_COLUMNS[:-2]).values(), strict=True
+            ):
+                rows[offset] = MessageRow.of(
+                    offset, created, id, name, tuple(topics or ()), about, key, timestamp, mime_type, 0, queue, life
                 )
         return rows
-
-    def move(self, queue: str, to: str, chosen: MessageFilter | None, who: str, limit: int = 100_000) -> int:
-        """Move messages to another queue: the chosen dead letters or, without a choice, everything that waits.
-
-        Waiting messages are pulled and moved in one step. A dead letter is copied with its id, and forgotten here once
-        the copy is stored: a crash in between leaves it in both queues, never in none.
-        """
-        if to == queue:
-            raise InvalidOption(f"these messages are in {queue!r} already; name another queue")
-        self.broker.ask(lambda broker: broker.queue(to))
-        _audit.info("%s moves messages from %s to %s", who, queue, to)
-        if chosen is None:
-            return self.broker.ask(lambda broker: _move_waiting(broker, queue, to, who, limit))
-        moved = 0
-        parked = self.broker.ask(lambda broker: broker.parked(queue, chosen, limit))
-        for start in range(0, len(parked), _MOVED_AT_ONCE):
-            offsets, messages = [], []
-            part = parked[start : start + _MOVED_AT_ONCE]
-            known = self._messages_at(one.offset for one in part)
-            for one in part:
-                message = known.get(one.offset)
-                if message is not None:
-                    offsets.append(one.offset)
-                    headers = {**message.headers, names.USER: message.headers.get(names.USER, who)}
-                    messages.append(
-                        msgspec.structs.replace(message, created=0, due=None, expires=None, headers=headers)
-                    )
-            if not messages:
-                continue
-            receipt = self._publish_to(Messages.of(messages), to)
-            gone = [offset for row, offset in enumerate(offsets) if row not in receipt.refusals]
-            if gone:
-                self.broker.ask(lambda broker, gone=gone: broker.forget(queue, chosen_offsets(gone), who=who))  # type: ignore[misc]
-            moved += len(gone)
-            if receipt.refusals:
-                error = next(iter(receipt.refusals.values()))
-                raise InvalidOption(
-                    f"{moved} messages were moved, then {to!r} accepted no more: {error}. The others stay in {queue!r}"
-                )
-        return moved
-
-    def _publish_to(self, messages: Messages, queue: str) -> Receipt:
-        return self.broker.ask(lambda broker: broker.publish(messages, queue=queue, raise_refusals=False))
 
     # Messages
 
@@ -306,16 +293,24 @@ class MessagingService:
             return searcher.search(query)
         if query.queue is not None:
             self.broker.ask(lambda broker: broker.queue(query.queue or ""))
-        return indexed.search(self._index, self.recent, self.end()[0], query)
+        page = self.broker.ask(lambda broker: search(self._index, self.window, broker, self.end()[0], query))
+        return msgspec.structs.replace(page, messages=self._with_excerpts(page.messages))
 
-    def life(self, message: str | int) -> Life:
+    def _with_excerpts(self, rows: list[MessageRow]) -> list[MessageRow]:
+        """The newest messages with the beginnings of their bodies. Others may be spread over the whole log; pages ask
+        for theirs afterwards."""
+        first = max(self.window.first, rows[0].offset - _NEAR) if rows else 0
+        found = self.excerpts(row.offset for row in rows if row.offset >= first)
+        return [msgspec.structs.replace(row, excerpt=found.get(row.offset, "")) for row in rows]
+
+    def life(self, message: str | int) -> MessageLife:
         """One message's whole life, with what it caused and what caused it."""
-        known = message if isinstance(message, int) else self.recent.offset_of(message)
+        known = message if isinstance(message, int) else self.window.offset_of(message)
         document = self.broker.ask(lambda broker: broker.message(message if known is None else known))
         self.refresh()
         found = document.message
         plain: dict[str, Any] = msgspec.to_builtins(document, builtin_types=(bytes,))
-        plain["state"] = document.state.value
+        plain |= {"state": document.state.value, **document.flags}
         plain["message"] = {
             **{name: value for name, value in plain["message"].items() if name != "body"},
             "headers": masked(found.headers),
@@ -323,13 +318,8 @@ class MessagingService:
             "size": len(found.body),
             **shown_body(found.body),
         }
-        caused = []
-        for offset in self.recent.children(found.id):
-            brief = self.recent.brief(offset)
-            if brief is not None:
-                queues = sorted(brief.queues) or [""]
-                caused += [row_of(brief, queue, self.recent.copy(queue, offset)) for queue in queues]
-        return Life(
+        caused = self.window.rows(self.window.children(found.id))[::-1]
+        return MessageLife(
             plain,
             list(timeline(document.created, found, document, *self._history_of(document.offset))),
             found.headers.get(CORRELATION),
@@ -344,28 +334,9 @@ class MessagingService:
                 found[offset] = excerpt(body, len(body))
         return found
 
-    def recent_row(self, offset: int) -> MessageRow | None:
-        """A message of the window as a row, of a queue where it failed if there is one."""
-        brief = self.recent.brief(offset)
-        if brief is None:
-            return None
-        copies = [(queue, self.recent.copy(queue, offset)) for queue in sorted(brief.queues)]
-        worst = next((found for found in copies if found[1] is not None and found[1].is_parked), None)
-        queue, copy = worst or (copies[0] if copies else ("", None))
-        return row_of(brief, queue, copy)
-
     def original(self, message: str | int) -> Message:
         """A message as it was published, with its secrets, to be sent again."""
         return self.broker.ask(lambda broker: broker.message(message)).message
-
-    def _messages_at(self, offsets: Iterable[int]) -> dict[int, Message]:
-        """Messages of the log by offset, without those that were deleted."""
-        found: dict[int, Message] = {}
-        with self.broker.log() as reader:
-            for first, count in chosen_offsets(offsets).offsets or ():
-                for record in reader.messages(first, first + count):
-                    found.update((record.first + row, message) for row, message in enumerate(record.messages))
-        return found
 
     def _batches_at(self, offsets: Iterable[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns of messages, the offset first, without those that were deleted from the log."""
@@ -383,25 +354,30 @@ class MessagingService:
 
     # Publishing
 
-    def publish(self, messages: Messages, queue: str | None, who: str, timeout: Duration | None = None) -> Receipt:
+    async def publish(self, messages: Messages, queue: str | None, timeout: Duration | None = None) -> Receipt:
         """Publish a batch; the receipt says which messages were refused, and why."""
-        topics = messages.name if isinstance(messages.name, list) else [messages.name]
-        for topic in set(topics):
-            check_target("topic", topic)
-        headers = messages.headers if isinstance(messages.headers, list) else [messages.headers]
-        for one in headers:
-            check_headers(one)
+        _check(messages)
         if self.bus.stack.layers and queue is None:
-            ids = self.bus.publish_messages(list(messages))
-            return Receipt(0, ids, {}, ())
-        unbound = None if queue is not None else UNROUTED
-        if queue is not None:
-            self.broker.ask(lambda broker: broker.queue(queue))
-        return self.broker.ask(
-            lambda broker: broker.publish(messages, queue=queue, unbound=unbound, timeout=timeout, raise_refusals=False)
-        )
+            return Receipt(0, await asyncio.to_thread(self.bus.publish_messages, list(messages)), {}, ())
 
-    def resend(
+        unbound = None if queue is not None else UNROUTED
+        if len(messages) > _MANY:
+
+            def publish_all(broker: Broker) -> Receipt:
+                if queue is not None:
+                    broker.queue(queue)
+                return broker.publish(messages, queue=queue, unbound=unbound, timeout=timeout, raise_refusals=False)
+
+            return await asyncio.to_thread(self.broker.ask, publish_all)
+
+        async def publish(broker: AsyncBroker) -> Receipt:
+            if queue is not None:
+                await broker.queue(queue)
+            return await broker.publish(messages, queue=queue, unbound=unbound, timeout=timeout, raise_refusals=False)
+
+        return await self.broker.ask_async(publish)
+
+    async def resend(
         self,
         message: str | int,
         who: str,
@@ -415,7 +391,7 @@ class MessagingService:
     ) -> str:
         """Publish a message again, edited, to one queue or to all that receive its topic. It gets its own id and names
         the original as its cause."""
-        document = self.broker.ask(lambda broker: broker.message(message))
+        document = await asyncio.to_thread(self.broker.ask, lambda broker: broker.message(message))
         original = document.message
         if forget and queue is None:
             raise InvalidOption("to forget the original, name the queue in which it ended")
@@ -431,12 +407,20 @@ class MessagingService:
             priority=original.priority,
         )
         _audit.info("%s resends message %s to %s", who, original.id, queue or edited.name)
-        receipt = self.publish(Messages.of([edited]), queue, who)
+        receipt = await self.publish(Messages.of([edited]), queue)
         for refusal in receipt.refusals.values():
             raise refusal
         if forget and queue is not None:
-            self.forget(queue, chosen_offsets([document.offset]), who)
+            chosen = {"chosen": chosen_offsets([document.offset])}
+            await asyncio.to_thread(self.operate, VERBS["forget"], queue, who, chosen)
         return receipt.id
+
+    def cancel(self, message: str, who: str) -> tuple[int, str]:
+        """Cancel a message, as `bus.cancel`; returns how many end by it, and what it is now."""
+        _audit.info("%s: cancel %s", who, message)
+        id = tracking.check_id(message)
+        cancelled = self.broker.ask(lambda broker: tracking.cancel(broker, id, who, self.bus._running.cancel))
+        return cancelled, tracking.status_of(self.broker.ask(lambda broker: broker.message(id))).word
 
     # Taking messages
 
@@ -491,7 +475,7 @@ class MessagingService:
             return reader.position_at(moment) if events else reader.offset_at(moment)
 
     def latency(self, queue: str | None) -> dict[int, list[int]]:
-        return self.recent.latency(queue)
+        return self.window.latency(queue)
 
     # Health
 
@@ -507,16 +491,25 @@ class MessagingService:
         return {"live": health["live"], "ready": not broken, **({"problems": problems} if problems else {})}
 
 
-def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> int:
-    moved = 0
-    left = min(broker.queue(queue).waiting, limit)
-    while left > 0:
-        delivery = broker.pull(queue, min(left, _MOVED_AT_ONCE), consumer=f"move by {who}")
-        if delivery is None:
-            break
-        moved += delivery.dead(reason=f"{MOVED}{to} by {who}", to=to)
-        left -= len(delivery)
-    return moved
+def _own_rules(url: Any) -> list[Rule]:
+    """The rules in a directory; mistakes in them stop no dashboard."""
+    place = parse_url(url)
+    if not place.is_directory or not (Path(place.path) / FILE).exists():
+        return []
+    try:
+        return rules_of(Path(place.path) / FILE)
+    except InvalidOption as error:
+        _log.warning("no alarms: %s", error)
+        return []
+
+
+def _check(messages: Messages) -> None:
+    topics = messages.name if isinstance(messages.name, list) else [messages.name]
+    for topic in set(topics):
+        check_target("topic", topic)
+    headers = messages.headers if isinstance(messages.headers, list) else [messages.headers]
+    for one in headers:
+        check_headers(one)
 
 
 def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -534,27 +527,7 @@ def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def chosen_offsets(offsets: Iterable[int], states: frozenset[State] = PARKED) -> MessageFilter:
     """A filter for messages with these offsets, as far as they are in these states."""
-    runs = []
-    for _, block in groupby(enumerate(sorted(set(offsets))), key=lambda item: item[1] - item[0]):
-        members = [offset for _, offset in block]
-        runs.append((members[0], len(members)))
-    return MessageFilter(states=states, offsets=tuple(runs))
-
-
-def options_of(options: QueueOptions) -> dict[str, Any]:
-    """All options as people write them."""
-    shown: dict[str, Any] = {}
-    for name in options.__struct_fields__:
-        shown[name] = _as_written(name, getattr(options, name))
-    return shown
-
-
-def _as_written(option: str, value: Any) -> Any:
-    if option in _DURATIONS:
-        return text(value)
-    if isinstance(value, tuple):
-        return list(value)
-    return value.value if hasattr(value, "value") else value
+    return MessageFilter(states=states, offsets=tuple(merged((offset, 1) for offset in offsets)))
 
 
 def shown_body(body: bytes) -> dict[str, Any]:
@@ -565,11 +538,13 @@ def shown_body(body: bytes) -> dict[str, Any]:
         return {"base64": msgspec.to_builtins(body)}
 
 
-def _described(chosen: MessageFilter | WaitingFilter) -> str:
-    words = {name: value for name in ("topic", "reason", "since", "until") if (value := getattr(chosen, name, None))}
-    if isinstance(chosen, MessageFilter) and chosen.offsets is not None:
-        words["messages"] = sum(count for _, count in chosen.offsets)
-    return ", ".join(f"{name} {value}" for name, value in words.items()) or "all"
+def _described(value: Any) -> str:
+    if not isinstance(value, MessageFilter):
+        return str(value)
+    words = {name: found for name in ("reason", "since", "until") if (found := getattr(value, name))}
+    if value.offsets is not None:
+        words["messages"] = sum(count for _, count in value.offsets)
+    return " ".join(["".join(sorted(value.taken)), *(f"{name} {found}" for name, found in words.items())])
 
 
 def priority_of(value: int | str) -> int:

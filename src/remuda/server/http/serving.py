@@ -6,21 +6,22 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.model.extras import MissingExtra
+from remuda.model.values.extras import MissingExtra
 from remuda.server.addresses import Listen as Listen
 from remuda.server.addresses import read_address
+from remuda.server.certificates import Certificates
 from remuda.server.http.mounting import require_extra
-from remuda.server.http.users import Users
+from remuda.server.http.security.users import Users
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from remuda.server.http.guard import Guard
+    from remuda.server.http.security.guard import Guard
 
 DEFAULT: Final = "127.0.0.1:8321"
 
@@ -50,9 +51,10 @@ class Server:
 
     def __init__(
         self,
-        app: Guard,
+        app: Guard | Callable[..., Any],
         listen: Listen,
         *,
+        tls: Certificates | None = None,
         certificate: str | None = None,
         key: str | None = None,
         option: str = "--listen",
@@ -77,9 +79,12 @@ class Server:
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
             ssl_certfile=certificate, ssl_keyfile=key, proxy_headers=False, h11_max_incomplete_event_size=64 << 10,
         )  # fmt: skip
+        if tls is not None:
+            config.load()
+            config.ssl = tls.context  # which serves a certificate that was renewed
         self._server: uvicorn.Server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
-        scheme = "https" if certificate else "http"
+        scheme = "https" if certificate or tls is not None else "http"
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{scheme}://{shown}:{port}/"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remuda.model.message import Message
-from remuda.model.records import MOVED_FROM, Event, QueueChange, is_moved
+from remuda.model.records import Event, QueueChange
 from remuda.model.state import State
-from remuda.server.http.values import TimelineEntry
+from remuda.server.http.service_values import TimelineEntry
 
 
 def timeline(
@@ -21,6 +21,7 @@ def timeline(
     yield TimelineEntry(created, "", State.LOGGED, f"Published as {message.name}")
     available: dict[str, int] = {}
     fetched: dict[str, int] = {}
+    moving: str | None = None
     for view in document.queues:
         first = next((event for _, event in events if event.queue == view.queue), None)
         if first is None or first.state is not State.QUEUED:
@@ -30,6 +31,7 @@ def timeline(
     for time_, event in events:
         queue, state = event.queue, event.state
         waited = took = None
+        arriving, moving = moving, event.to
         if state is State.FETCHED:
             waited = max(0, time_ - available[queue]) if queue in available else None
             fetched[queue] = time_
@@ -41,12 +43,13 @@ def timeline(
             time=time_,
             queue=queue,
             state=state,
-            what=_words(state, event),
+            what=_words(state, event, arriving == queue),
             attempt=event.attempt,
             consumer=event.consumer,
             reason=event.reason,
             detail=event.detail,
             who=event.who,
+            moved_to=event.to,
             due=event.due,
             waited=waited,
             took=took,
@@ -55,12 +58,12 @@ def timeline(
         yield TimelineEntry(change.time, change.queue, State.DEAD, "Forgotten", who=change.who)
 
 
-def _words(state: State, event: Event) -> str:
+def _words(state: State, event: Event, arrived: bool) -> str:
     match state:
         case State.FETCHED:
             return f"Attempt {event.attempt} began"
         case State.QUEUED:
-            if (event.reason or "").startswith(MOVED_FROM):
+            if arrived:
                 return "Moved here"
             return "Reprocessed" if event.reason == "reprocessed" else "Back in the queue"
         case State.SUCCESS:
@@ -70,7 +73,7 @@ def _words(state: State, event: Event) -> str:
         case State.RETRY:
             return f"Attempt {event.attempt or ''} failed".replace("  ", " ")
         case State.DEAD:
-            return "Moved on" if is_moved(state, event.reason) else "Dead"
+            return "Dead" if event.to is None else f"Moved to {event.to}"
         case State.INVALID:
             return "Rejected as invalid"
         case State.NOT_INTERESTED:

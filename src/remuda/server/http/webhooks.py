@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,15 +21,18 @@ from remuda.bus.bus import Bus
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import NotNow, Reject, Retry
 from remuda.bus.settings.retry import RetrySpec
-from remuda.model.durations import SECOND, Duration, micros
+from remuda.model import cap_headers
 from remuda.model.errors import InvalidOption
-from remuda.server.http.outgoing import Answer, Endpoint, Network, is_allowed, post, read_networks
+from remuda.model.values.durations import SECOND, Duration, micros
+from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import read_count, shown
+from remuda.server.http.security.outgoing_requests import Answer, Endpoint, Network, is_allowed, post, read_networks
 
 SIGNATURE: Final = "Remuda-Signature"
 TIMESTAMP: Final = "Remuda-Timestamp"
 ID: Final = "Remuda-Id"
 _LONGEST_WAIT: Final = 3600
-_PASSED_ON: Final = ("traceparent", "cap-corr-id", "cap-corr-seq", "cap-callback-name")
+_PASSED_ON: Final = (cap_headers.TRACE, cap_headers.CORRELATION, cap_headers.SEQUENCE, cap_headers.CALLBACK)
 
 
 class DeliveryRefused(Exception):
@@ -103,11 +107,10 @@ class Webhook:
         break_for: Duration = "30s",
     ) -> None:
         self.endpoint = Endpoint.parse(url)
-        self.timeout = micros(timeout) / SECOND
+        self.timeout = read_duration("timeout", timeout) / SECOND
         if not 0 < self.timeout <= 300:
             raise InvalidOption(f"timeout must be longer than zero and at most 5m, not {timeout!r}")
-        if isinstance(break_after, bool) or not isinstance(break_after, int) or break_after < 1:
-            raise InvalidOption(f"break_after must be a whole number, 1 or more, not {break_after!r}")
+        read_count("break_after", break_after, 1)
         if secret is not None and (not isinstance(secret, str | bytes) or len(secret) < 16):
             raise InvalidOption(
                 "secret must be a string of at least 16 characters; make one with secrets.token_urlsafe()"
@@ -116,7 +119,7 @@ class Webhook:
         self._headers = _checked(headers or {})
         self._allowed: tuple[Network, ...] = read_networks(allow_private)
         self._refuse_literal()
-        self.breaker = CircuitBreaker(break_after, micros(break_for) / SECOND)
+        self.breaker = CircuitBreaker(break_after, read_duration("break_for", break_for) / SECOND)
 
     def deliver(self, context: Context) -> None:
         """Send a message; the endpoint's answer decides whether it succeeded."""
@@ -198,10 +201,15 @@ def webhook(
 
     Without a topic it gets what routers and publishers send to the queue `name`.
     """
-    hook = Webhook(
-        url, secret=secret, timeout=timeout, headers=headers, allow_private=allow_private, break_after=break_after,
-        break_for=break_for,
-    )  # fmt: skip
+    try:
+        hook = Webhook(
+            url, secret=secret, timeout=timeout, headers=headers, allow_private=allow_private, break_after=break_after,
+            break_for=break_for,
+        )  # fmt: skip
+    except InvalidOption as error:
+        caller = sys._getframe(1)
+        where = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
+        raise InvalidOption(f"webhook {shown(name)} ({where}): {error}") from None
     subscribed = topics or (f"{name}.#",)
     limit = hook.timeout * 2 + 5
     bus.subscribe(*subscribed, queue=name, retry=retry, timeout=limit, failover=failover, threads=threads)(hook.deliver)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, StringType, StructType
 
-from remuda.model.durations import DAY
-from remuda.spark.lake import LakeTable
-from remuda.spark.source import table_schema
-from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
+from remuda.model.values.durations import DAY
+from remuda.spark.lake.table import LakeTable
+from remuda.spark.lake.versions import Blocks
+from remuda.spark.source.data_source import table_schema
+from remuda.spark.source.tables import EVENTS, LIFECYCLE, MESSAGES
+
+_LIVES: Final = 1 << 17
+"""Adjacent messages whose lives are in one file, and rewritten if one of them changes."""
 
 
 def archived_messages(messages: DataFrame) -> DataFrame:
@@ -36,7 +42,7 @@ def events_table(lake: str) -> LakeTable:
 
 
 def lifecycle_table(lake: str) -> LakeTable:
-    return LakeTable(lake, LIFECYCLE, _partitioned(LIFECYCLE), ("date",))
+    return LakeTable(lake, LIFECYCLE, _partitioned(LIFECYCLE), ("date",), blocks=Blocks("offset", _LIVES))
 
 
 def _partitioned(table: str) -> StructType:

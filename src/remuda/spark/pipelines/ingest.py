@@ -14,7 +14,7 @@ from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 from remuda.spark.pipelines.history import compacts, with_repetitions
 from remuda.spark.pipelines.ordering import in_order, survey
-from remuda.spark.pipelines.topics import any_covered, topics_of
+from remuda.spark.topics import any_covered, topics_of
 
 _FIELDS: Final = {
     "name": "string", "topics": "array<string>", "object": "string", "key": "string", "body": "binary",

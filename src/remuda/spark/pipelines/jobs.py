@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,12 +20,14 @@ from pyspark.sql.types import DateType, DoubleType, LongType, StringType, Struct
 from pyspark.sql.utils import is_remote
 
 from remuda.log.spool import MOST_NUMBER
-from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.texts import read_name
-from remuda.spark.checkpoints import check_checkpoint, is_begun, last_batch, offsets, sole_use
-from remuda.spark.lake import LakeTable
-from remuda.spark.options import check_names, truth, whole_number
+from remuda.model.values.durations import DAY, micros
+from remuda.model.values.texts import read_name
+from remuda.spark.checkpoints import check_checkpoint, is_begun
+from remuda.spark.lake.coverage import GAPS
+from remuda.spark.lake.store import local_side, table_names
+from remuda.spark.lake.table import LakeTable, kept_table
+from remuda.spark.lake.versions import Blocks
 from remuda.spark.pipelines.archive import (
     archived_events,
     archived_messages,
@@ -36,44 +36,54 @@ from remuda.spark.pipelines.archive import (
     messages_table,
     utc_date,
 )
+from remuda.spark.pipelines.counting import Counted, gaps_table
+from remuda.spark.pipelines.following import (
+    Place,
+    checkpoint_for,
+    checkpoint_of,
+    finish,
+    follow,
+    start,
+    told,
+    used_alone,
+)
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.index import build as build_index
 from remuda.spark.pipelines.index import follow as follow_index
 from remuda.spark.pipelines.ingest import messages_of
 from remuda.spark.pipelines.mending import mend, mend_windows
-from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans, window_seconds, window_start
+from remuda.spark.pipelines.metrics import COUNTS, MEASURED, fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
-from remuda.spark.port import directory, open_log, shown
-from remuda.spark.sink import query_id
-from remuda.spark.stream import check_log
-from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
+from remuda.spark.pipelines.typed import (
+    BAD_ROWS,
+    add_typed,
+    bad_rows_table,
+    inferred,
+    known_shape,
+    shape_of,
+    table_name,
+    typed_table,
+)
+from remuda.spark.source.data_source import planned_here
+from remuda.spark.source.read_options import ReadOptions, check_names, choice, truth, whole_number
+from remuda.spark.source.selection import Selection
+from remuda.spark.source.spark_log import shown
+from remuda.spark.source.tables import EVENTS, LIFECYCLE, MESSAGES
 
-CHECKPOINTS: Final = "_checkpoints"
 FILES: Final = "_files"
 """Checkpoints of queries that follow a directory of files instead of the log."""
 DEFAULT_WINDOW: Final = "1 minute"
 _HISTORY_PARTS: Final = 32
-_STARTS: Final = 4
-_TOO_BUSY: Final = "Python worker failed to connect back"
+"""Into which tables of an earlier version are partitioned, and remain so."""
+_KEYS: Final = 1 << 16
+"""Of which the history is in one file, and rewritten if one of them is told of."""
+_MANY_FILES: Final = 64
+"""Small files of a day and queue that a pipeline which follows the log puts together."""
 _FOLLOWING: Final = ("maxRows", "failOnDataLoss")
 """Options of all pipelines that follow the log."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job reads and writes, and how it runs."""
-
-    url: str
-    lake: str
-    continuous: bool = False
-    """Follow the log until stopped, instead of reading what is there and ending."""
-    options: Mapping[str, str] = {}
-    tell: Callable[[str, Mapping[str, int]], None] = lambda deed, counts: None
-    """Called by a job that runs once: what it did, in a word or two, and how many of what."""
-
-
-Take = Callable[[DataFrame, str, int], None]
-"""Handles a micro-batch: its rows, the id of its query, and its number."""
 Job = Callable[[SparkSession, Place], list[StreamingQuery]]
 """Starts a job. One that runs once is done when this returns; for one that keeps running, it returns the queries."""
 
@@ -87,11 +97,26 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
         def add(rows: DataFrame, app: str, batch: int) -> None:
             _check_sole(target, app)
-            target.append(shape(rows), app=app, batch=batch)
+            seen = Observation()
+            counted = Counted(
+                spark=rows.sparkSession, url=place.url, lake=place.lake, table=table, target=target, app=app,
+                batch=batch, checkpoint=checkpoint_of(place.lake, "archive", table),
+                fail_on_loss=truth(place.options, "failOnDataLoss", default=True),
+            )  # fmt: skip
+            target.append(
+                shape(rows.observe(seen, F.count(F.lit(1)).alias("rows"))),
+                app=app,
+                batch=batch,
+                marks=lambda files: counted.marks(files, lambda: int(seen.get["rows"])),
+            )
+            if place.continuous:
+                with contextlib.suppress(Conflict):  # another job is at it
+                    target.optimize(rows.sparkSession, fewest=_MANY_FILES)
+                target.vacuum()
 
-        return _follow(spark, place, "archive", table, add)
+        return follow(spark, place, "archive", table, add)
 
-    return _finish(
+    return finish(
         place,
         partial(begin, MESSAGES, archived_messages, messages_table(place.lake)),
         partial(begin, EVENTS, archived_events, events_table(place.lake)),
@@ -103,12 +128,14 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = lifecycle_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
+        noted = told(place, "lifecycle", LIFECYCLE, batch)
+        target.merge(rows.withColumn("date", utc_date("created")), latest, app=app, batch=batch, marks=noted)
 
-    checkpoint = _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended from another log
-    with _sole_use(checkpoint):
+    checkpoint = checkpoint_for(place, "lifecycle", LIFECYCLE)  # or lives would be mended from another log
+    with used_alone(checkpoint):
+        target.note(told(place, "lifecycle", LIFECYCLE))
         mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
-    return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))
+    return finish(place, partial(follow, spark, place, "lifecycle", LIFECYCLE, merge))
 
 
 def latest(old: DataFrame | None, new: DataFrame) -> DataFrame:
@@ -124,26 +151,28 @@ def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = history_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        def continued(old: DataFrame | None, new: DataFrame) -> DataFrame:
-            # Every task has rows of every part: brought together, they are one file for each part.
-            return _in_parts(history(new, old)).repartition("part")
+        noted = told(place, "history", MESSAGES, batch)
+        target.merge(_in_parts(rows), lambda old, new: _in_parts(history(new, old)), app=app, batch=batch, marks=noted)
 
-        _merge(target, _in_parts(rows), "part", continued, app, batch)
-
+    with used_alone(checkpoint_for(place, "history", MESSAGES)):
+        target.note(told(place, "history", MESSAGES))
     columns = "offset bigint, created timestamp, object string, key string, digest binary"
-    return _finish(place, partial(_follow, spark, place, "history", MESSAGES, merge, columns))
+    return finish(place, partial(follow, spark, place, "history", MESSAGES, merge, columns))
 
 
 def _in_parts(rows: DataFrame) -> DataFrame:
-    """Rows with the part of the history that their object and key belong to."""
+    """Rows with what tells where the history of their object and key is."""
     known = rows.where(F.col("digest").isNotNull())
-    return known.withColumn("part", F.pmod(F.xxhash64("object", "key"), F.lit(_HISTORY_PARTS)).cast("int"))
+    spread = F.xxhash64("object", "key")
+    part = F.pmod(spread, F.lit(_HISTORY_PARTS)).cast("int")
+    return known.withColumns({"part": part, "hash": F.shiftrightunsigned(spread, 2)})
 
 
 def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """rates, waiting and processing times, retries, per queue and window (option window, 1 minute)"""
     window = place.options.get("window", DEFAULT_WINDOW)
     target = metrics_table(place.lake, window)
+    job = target.name
 
     def recount(rows: DataFrame, app: str, batch: int) -> None:
         """Recompute the windows in which changed messages were published, however long ago that was."""
@@ -158,14 +187,36 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         # Spans may reach over days in which nothing changed, and which are not rewritten.
         counted = windows.where(F.col("date").cast("string").isin(dates))
         target.rewrite(
-            spark, lambda partition: partition["date"] in dates, lambda old: fuller(old, counted), app=app, batch=batch
+            spark,
+            lambda partition: partition["date"] in dates,
+            lambda old: fuller(old, counted),
+            app=app,
+            batch=batch,
+            marks=told(place, job, LIFECYCLE, batch),
         )
         target.vacuum()
 
-    job = target.root.name
-    with _sole_use(_check_checkpoint(place, job, LIFECYCLE)):
+    with used_alone(checkpoint_for(place, job, LIFECYCLE)):
+        target.note(told(place, job, LIFECYCLE))
         mend_windows(spark, place.url, target, window, partial(_published, spark, place.url))
-    return _finish(place, partial(_follow, spark, place, job, LIFECYCLE, recount, "created timestamp"))
+    return finish(place, partial(follow, spark, place, job, LIFECYCLE, recount, "created timestamp"))
+
+
+def typed(spark: SparkSession, place: Place) -> list[StreamingQuery]:
+    """log → a topic as a table with its bodies as columns (options topic, schema, table)"""
+    topic = read_name("topic", _needed(place, "typed", "topic"))
+    name = table_name(topic, place.options.get("table"), tuple(_TABLES))
+    asked = shape_of(spark, place.options["schema"]) if "schema" in place.options else None
+    known_shape(place.lake, name, asked)  # or say at once why not
+
+    def add(rows: DataFrame, app: str, batch: int) -> None:
+        shape = known_shape(place.lake, name, asked) or inferred(rows)
+        if shape is not None:
+            _check_sole(typed_table(place.lake, name, shape), app)
+            noted = told(place, f"typed-{name}", MESSAGES, batch)
+            add_typed(rows, place.lake, name, shape, app, batch, noted)
+
+    return finish(place, partial(follow, spark, place, f"typed-{name}", MESSAGES, add, topic=topic))
 
 
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -175,7 +226,7 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     `repeats=drop`, repetitions are dropped here, so that the broker does not log them.
     """
     source, order = _needed(place, "ingest", "source"), _needed(place, "ingest", "order")
-    kind, drop = place.options.get("format", "parquet"), _choice(place, "repeats", "keep", "drop") == "drop"
+    kind, drop = place.options.get("format", "parquet"), choice(place.options, "repeats", "keep", "drop") == "drop"
     files = spark.read.format(kind)
     if "schema" in place.options:
         files = files.schema(place.options["schema"])
@@ -196,10 +247,10 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
             kept.unpersist()
 
     stream = spark.readStream.format(kind).schema(_shape(files, source)).load(source)
-    checkpoint = Path(directory(place.lake)) / FILES / sha256(source.encode()).hexdigest()[:16]
+    checkpoint = local_side(place.lake) / FILES / sha256(source.encode()).hexdigest()[:16]
     if not is_remote():
         check_checkpoint(checkpoint)
-    return [_start(stream, "ingest-files", checkpoint, publish, continuous=True)]
+    return [start(stream, "ingest-files", checkpoint, publish, continuous=True)]
 
 
 def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -237,12 +288,12 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         known = table.row_count(old)
         if known:
             table.rewrite(spark, old, lambda rows: retained(rows, known_lives, now, success, dead))
-        removed[table.root.name] = known - table.row_count(old)
+        removed[table.name] = known - table.row_count(old)
         table.vacuum()
     # One event concerns many messages: events are removed by whole days, when the longest retention is over.
     events = events_table(place.lake)
     over = before(max(success, dead) + DAY)
-    removed[events.root.name] = events.row_count(over)
+    removed[events.name] = events.row_count(over)
     events.drop(over)
     events.vacuum()
     place.tell("removed", removed)
@@ -256,37 +307,47 @@ def index(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     if not place.continuous:
         return []
 
-    def follow(rows: DataFrame, app: str, batch: int) -> None:
+    def apply(rows: DataFrame, app: str, batch: int) -> None:
         follow_index(place.url, where)  # the rows say that there is something new; the log says what
 
-    return [_follow(spark, place, "index", LIFECYCLE, follow, "offset bigint")]
+    return [follow(spark, place, "index", LIFECYCLE, apply, "offset bigint")]
 
 
 def history_table(lake: str) -> LakeTable:
     schema = StructType()
     for name, kind in (
         ("object", "string"), ("key", "string"), ("digest", "binary"), ("version", "long"), ("messages", "long"),
-        ("offset", "long"), ("first", "timestamp"), ("last", "timestamp"), ("part", "integer"),
+        ("offset", "long"), ("first", "timestamp"), ("last", "timestamp"), ("part", "integer"), ("hash", "long"),
     ):  # fmt: skip
         schema = schema.add(name, kind)
-    return LakeTable(lake, "history", schema, ("part",))
+    return LakeTable(lake, "history", schema, (), blocks=Blocks("hash", _KEYS, 1 << 62))
 
 
 def lake_table(lake: str, name: str) -> LakeTable:
     """A table that a pipeline filled; raises `NotFound` where there is none."""
-    made: dict[str, Callable[[str], LakeTable]] = {
-        MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
-        "metrics": metrics_table,
-    }  # fmt: skip
-    other = re.fullmatch(r"metrics-([\d.]+)s", name) if isinstance(name, str) else None
+    known = isinstance(name, str)
+    other = re.fullmatch(r"metrics-([\d.]+)s", name) if known else None
     if other:
-        made[name] = lambda lake: metrics_table(lake, f"{other[1]} seconds")
-    if not isinstance(name, str) or name not in made:
-        raise InvalidOption(f"there is no table {name!r}; the tables are {', '.join(made)}, and metrics-…s of windows")
-    table = made[name](lake)
+        table: LakeTable | None = metrics_table(lake, f"{other[1]} seconds")
+    elif known and name in _TABLES:
+        table = _TABLES[name](lake)
+    else:
+        table = kept_table(lake, name) if known and re.fullmatch(r"\w+", name) else None
+    if table is None:
+        raise InvalidOption(
+            f"there is no table {name!r}; the tables are {', '.join(_TABLES)}, metrics-…s of windows, and typed ones"
+        )
     if not table.manifest().version:
         raise NotFound(f"the lake {lake!r} has no table {name!r} yet; run the pipeline that fills it")
     return table
+
+
+def lake_tables(lake: str) -> list[LakeTable]:
+    """All tables of a lake; raises `NotFound` where there are none."""
+    names = table_names(lake)
+    if not names:
+        raise NotFound(f"there is no lake at {lake!r}; nothing was changed. Check the path")
+    return [lake_table(lake, name) for name in names]
 
 
 def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
@@ -301,6 +362,12 @@ def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
     seconds = window_seconds(window)
     name = "metrics" if seconds == window_seconds(DEFAULT_WINDOW) else f"metrics-{seconds:.15g}s"
     return LakeTable(lake, name, schema, ("date",))
+
+
+_TABLES: Final[Mapping[str, Callable[[str], LakeTable]]] = {
+    MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
+    "metrics": metrics_table, GAPS: gaps_table, BAD_ROWS: bad_rows_table,
+}  # fmt: skip
 
 
 def checked(job: Job, *known: str) -> Job:
@@ -318,6 +385,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "lifecycle": checked(lifecycle, *_FOLLOWING),
     "history": checked(run_history, *_FOLLOWING),
     "metrics": checked(run_metrics, "window", *_FOLLOWING),
+    "typed": checked(typed, "topic", "schema", "table", *_FOLLOWING),
     "ingest": checked(ingest, "source", "format", "schema", "order", "repeats", "app", "batch"),
     "replay": checked(replay, "where", "to", "app", "batch"),
     "retention": checked(retention, "success", "dead"),
@@ -325,93 +393,12 @@ JOBS: Final[Mapping[str, Job]] = {
 }
 
 
-def checkpoint_of(lake: str, job: str, table: str) -> Path:
-    return Path(directory(lake)) / CHECKPOINTS / f"{job}-{table}"
-
-
-def _follow(
-    spark: SparkSession, place: Place, job: str, table: str, take: Take, columns: str | None = None
-) -> StreamingQuery:
-    stream = spark.readStream.format("remuda").option("table", table)
-    if columns is not None:
-        stream = stream.schema(columns)
-    if (rows := whole_number(place.options, "maxRows", least=1)) is not None:
-        stream = stream.option("maxRowsPerTrigger", rows)
-    stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
-    checkpoint = _check_checkpoint(place, job, table)
-    return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
-
-
-def _check_checkpoint(place: Place, job: str, table: str) -> Path:
-    """The checkpoint of a job, if it is one and of this log."""
-    open_log(place.url)  # or say what is wrong with it, before anything is made in the lake
-    checkpoint = checkpoint_of(place.lake, job, table)
-    if not is_remote():  # else it is the server's to look at
-        check_checkpoint(checkpoint)
-        if (done := last_batch(checkpoint)) is not None:
-            check_log(place.url, table, offsets(checkpoint, done))
-    return checkpoint
-
-
-def _start(stream: DataFrame, name: str, checkpoint: Path, take: Take, *, continuous: bool) -> StreamingQuery:
-    def each(rows: DataFrame, batch: int) -> None:
-        # Spark counts batches from 0 again in a new checkpoint: its id distinguishes them from those of an older one.
-        take(rows, query_id(place), batch)
-
-    place = str(checkpoint)
-    writer = stream.writeStream.queryName(name).foreachBatch(each).option("checkpointLocation", place)
-    with contextlib.ExitStack() as uses:
-        uses.enter_context(_sole_use(checkpoint))
-        query = (writer if continuous else writer.trigger(availableNow=True)).start()
-        until_end = uses.pop_all()
-    threading.Thread(target=_end_with, args=(query, until_end), name=f"{name}-end", daemon=True).start()
-    return query
-
-
-def _sole_use(checkpoint: Path) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if is_remote() else sole_use(checkpoint)  # a remote one is the server's to lock
-
-
-def _end_with(query: StreamingQuery, uses: contextlib.ExitStack) -> None:
-    """Release a checkpoint once its query has ended. How it ended is for the caller that started it to find out."""
-    with uses, contextlib.suppress(Exception):
-        query.awaitTermination()
-
-
-def _merge(
-    target: LakeTable,
-    rows: DataFrame,
-    partition: str,
-    change: Callable[[DataFrame | None, DataFrame], DataFrame],
-    app: str,
-    batch: int,
-) -> None:
-    """Combine rows with those of the table, if it has any, in the partitions that they belong to."""
-    spark = rows.sparkSession
-    if not target.manifest().files:
-        target.rewrite(spark, lambda _: True, lambda _: change(None, rows), app=app, batch=batch)
-        return
-    # Persisted: the rows are used three times, and would be read from the log as often.
-    kept = rows.persist()
-    try:
-        concerned = {str(row[0]) for row in kept.select(partition).distinct().collect()}
-        target.rewrite(
-            spark,
-            lambda values: values[partition] in concerned,
-            lambda old: change(old, kept),
-            app=app,
-            batch=batch,
-        )
-    finally:
-        kept.unpersist()
-    target.vacuum()
-
-
 def _published(spark: SparkSession, url: str, since: int, until: int) -> DataFrame:
     """Lives of the messages that were published from one time to before another (microseconds)."""
     # What is missing was reported by the stream that led here.
-    lives = spark.read.format("remuda").option("table", LIFECYCLE).option("failOnDataLoss", False)
-    return lives.option("since", since).option("until", until).load(url)
+    selection = Selection(since=since, until=until)
+    options = ReadOptions(url=url, table=LIFECYCLE, selection=selection, fail_on_loss=False)
+    return planned_here(spark, options, MEASURED)
 
 
 def _shape(files: DataFrameReader, source: str) -> StructType:
@@ -434,49 +421,9 @@ def _check_sole(table: LakeTable, app: str) -> None:
 
 def _lost(table: LakeTable) -> Conflict:
     return Conflict(
-        f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
+        f"table {table.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
         "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
     )
-
-
-def _finish(place: Place, *begins: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
-    """Start queries, and wait for them where they come to an end."""
-    queries: list[StreamingQuery] = []
-    try:
-        for begin in begins:
-            queries.append(_begun(begin))
-        if not place.continuous:
-            for begin, query in zip(begins, queries, strict=True):
-                _await(query, begin)
-    except BaseException:
-        for query in queries:
-            query.stop()  # or it would keep running, and be in the way of the next try
-        raise
-    return queries
-
-
-def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query. Spark gives its Python ten seconds to start, which is too short on a busy machine: it is tried
-    again. Over Spark Connect that Python starts with the query, otherwise later (see `_await`)."""
-    for _ in range(_STARTS - 1):
-        try:
-            return begin()
-        except PySparkException as error:
-            if _TOO_BUSY not in str(error):
-                raise
-    return begin()
-
-
-def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
-    """Wait for a query; if its Python did not start in time, begin it again: what it has done is in its checkpoint."""
-    for left in reversed(range(_STARTS)):
-        try:
-            query.awaitTermination()
-            return
-        except StreamingQueryException as error:
-            if not left or _TOO_BUSY not in str(error):
-                raise
-        query = _begun(begin)
 
 
 def _check_batch(place: Place) -> None:
@@ -513,14 +460,6 @@ def _no_archive(place: Place, done: str) -> NotFound:
 def _once_only(place: Place, job: str) -> None:
     if place.continuous:
         raise InvalidOption(f"{job} runs over what is there and ends; run it again for what came since")
-
-
-def _choice(place: Place, option: str, *values: str) -> str:
-    """The value of an option that has a few; the first by default."""
-    value = place.options.get(option, values[0])
-    if value not in values:
-        raise InvalidOption(f"{option} must be {' or '.join(values)}, not {value!r}")
-    return value
 
 
 def _needed(place: Place, job: str, option: str) -> str:

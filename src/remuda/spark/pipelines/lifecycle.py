@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, fold
-from remuda.spark.source import table_schema
-from remuda.spark.tables import LIFECYCLE
+from remuda.spark.source.data_source import table_schema
+from remuda.spark.source.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, fold
+from remuda.spark.source.tables import LIFECYCLE
 
 _BLOCK: Final = 1 << 15
 """Adjacent messages that are folded together: enough for columns to pay, and few enough to be spread evenly."""
@@ -21,7 +21,7 @@ def lifecycle(messages: DataFrame, events: DataFrame) -> DataFrame:
     # Columns of a block go to Python and back as they are. That costs half of Spark's own aggregates, which the texts
     # in a life keep out of generated code.
     own = messages.select(_block("offset").alias("block"), *MESSAGE_COLUMNS)
-    changes = events.select(F.explode(_blocks()).alias("block"), "position", *EVENT_COLUMNS)
+    changes = events.select(F.explode(_blocks()).alias("block"), *EVENT_COLUMNS)
     return own.groupBy("block").cogroup(changes.groupBy("block")).applyInArrow(_folded, table_schema(LIFECYCLE))
 
 

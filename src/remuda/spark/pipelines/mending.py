@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.model.errors import Conflict
-from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, within
-from remuda.spark.lake import LakeTable
+from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import utc_date
 from remuda.spark.pipelines.lifecycle import lifecycle
 from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans
-from remuda.spark.port import SparkLog, open_log
-from remuda.spark.tables import MESSAGES
+from remuda.spark.source.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, within
+from remuda.spark.source.spark_log import SparkLog, open_log
+from remuda.spark.source.tables import MESSAGES
 
 COLLECTED: Final = "collected before its end was read"
 _MOST_SPANS: Final = 1000

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.model.errors import InvalidOption
-from remuda.model.records import MOVED
-from remuda.model.state import PARKED, State
+from remuda.model.life import PARKED
+from remuda.model.state import State
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
 _WINDOW: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(second|minute|hour|day)s?\s*", re.ASCII)
@@ -19,6 +19,11 @@ _UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _SHORTEST: Final = 0.001
 _LONGEST: Final = 36_525 * 86400
 COUNTS: Final = ("published", "succeeded", "retried", "dead", "moved", "unchanged", "waiting")
+
+MEASURED: Final = (
+    "created", "queue", "state", "success", "attempts", "archived", "moved_to", "consumed", "duration",
+)  # fmt: skip
+"""What is counted of a life."""
 
 
 def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
@@ -123,7 +128,7 @@ def ended() -> Column:
 
 def moved() -> Column:
     """Whether a message left this queue for another."""
-    return (F.col("state") == State.DEAD.value) & F.coalesce("reason", F.lit("")).startswith(MOVED)
+    return F.col("moved_to").isNotNull()
 
 
 def _seconds(start: str, end: str) -> Column:

@@ -38,11 +38,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     processing: Times = Times()
     """From the fetch that was first answered to that answer."""
 
-    @property
-    def unchanged_share(self) -> float:
-        """Of all that might have been delivered, what was held back."""
-        return self.unchanged / max(self.published + self.unchanged, 1)
-
 
 class Window(msgspec.Struct, frozen=True, rename="camel"):
     """What was published from `start` on for the length of a window, and what became of it by now."""

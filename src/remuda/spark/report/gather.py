@@ -22,7 +22,7 @@ _ALL_TIME: Final = "36525 days"
 """Windows are counted from 1970, so that this one holds everything until 2243."""
 _NEEDED: Final = (
     "offset", "queue", "name", "state", "success", "archived", "created", "consumed", "failed", "attempts",
-    "reason", "duration",
+    "reason", "duration", "moved_to",
 )  # fmt: skip
 
 

@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from remuda.model.records import MOVED
-from remuda.model.state import PARKED, State
-from remuda.spark.lives import lives
-from remuda.spark.losses import Gap, tell_losses
-from remuda.spark.port import SparkLog
+from remuda.model.life import PARKED
+from remuda.model.state import State
 from remuda.spark.report import figures, windows
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times
 from remuda.spark.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
 from remuda.spark.report.wish import Tell, Wish, empty
-from remuda.spark.selection import Selection
-from remuda.spark.tables import LIFECYCLE_SCHEMA
+from remuda.spark.source.documents import lives
+from remuda.spark.source.losses import Gap, tell_losses
+from remuda.spark.source.selection import Selection
+from remuda.spark.source.spark_log import SparkLog
+from remuda.spark.source.tables import LIFECYCLE_SCHEMA
 
 _COLUMNS: Final = (
     "offset", "queue", "name", "state", "success", "archived", "created", "consumed", "failed", "attempts",
-    "reason", "duration",
+    "reason", "duration", "moved_to",
 )  # fmt: skip
 _SCHEMA: Final = pa.schema([LIFECYCLE_SCHEMA.field(name) for name in _COLUMNS])
 _SHARES: Final = (0.5, 0.95, 0.99)
@@ -69,8 +69,7 @@ class _Copies:
         self.created = _numbers(table["created"])
         self.attempts = _numbers(table["attempts"])
         self.success = _mask(table["success"])
-        sent_on = pc.starts_with(pc.fill_null(table["reason"], ""), MOVED)
-        self.moved = _mask(pc.and_(pc.equal(table["state"], State.DEAD.value), sent_on))
+        self.moved = _mask(pc.is_valid(table["moved_to"]))
         parked = pc.is_in(table["state"], pa.array(sorted(state.value for state in PARKED)))
         self.ended = _mask(parked) & ~self.moved
         self.unchanged = _mask(pc.equal(table["state"], State.UNCHANGED.value))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from remuda.model.errors import InvalidOption
-from remuda.spark.extra import need_numpy, need_pyspark
 from remuda.spark.report import limits
 from remuda.spark.report.figures import Report
 from remuda.spark.report.windows import parse_window
 from remuda.spark.report.wish import Tell, Wish, empty
+from remuda.spark.session.missing_pyspark import need_numpy, need_pyspark
 
 ENGINES: Final = ("auto", "here", "spark")
 
@@ -36,7 +36,7 @@ def make_report(
     from remuda.spark import session
     from remuda.spark.report.gather import gather
     from remuda.spark.report.sources import LakeLives, Lives, LogLives
-    from remuda.spark.selection import Selection
+    from remuda.spark.source.selection import Selection
 
     lives: Lives
     if wish.lake is not None:
@@ -57,8 +57,8 @@ def _is_small(wish: Wish) -> bool:
     if wish.lake is not None or wish.url is None:
         return False
     need_numpy()
-    from remuda.spark.port import open_log
-    from remuda.spark.tables import EVENTS, MESSAGES
+    from remuda.spark.source.spark_log import open_log
+    from remuda.spark.source.tables import EVENTS, MESSAGES
 
     log = open_log(wish.url)
     messages, events = log.cut()
@@ -69,8 +69,8 @@ def _here(wish: Wish, tell: Tell) -> Report:
     if wish.lake is not None or wish.url is None:
         raise InvalidOption("only a log can be counted in this process; a lake is read by Spark")
     need_numpy()
-    from remuda.spark.port import open_log
     from remuda.spark.report.local import gather_here
+    from remuda.spark.source.spark_log import open_log
 
     log = open_log(wish.url)
     return gather_here(log, wish, tell) if log.cut()[0] else empty(wish)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil, log, log10
 from typing import Final, NamedTuple
 
-from remuda.model.durations import DAY, HOUR, MINUTE, SECOND
+from remuda.model.values.durations import DAY, HOUR, MINUTE, SECOND
 from remuda.spark.report.words import seconds
 
 _ROUND_TIMES: Final = (

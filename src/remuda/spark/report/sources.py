@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -10,13 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from remuda.model.errors import NotFound
 from remuda.spark import read
-from remuda.spark.lives import lives
-from remuda.spark.losses import Gap, tell_losses
 from remuda.spark.pipelines.archive import lifecycle_table
-from remuda.spark.port import directory, open_log, shown
-from remuda.spark.reading import select
-from remuda.spark.selection import Selection
-from remuda.spark.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
+from remuda.spark.source.documents import lives
+from remuda.spark.source.losses import Gap, tell_losses
+from remuda.spark.source.reading import select
+from remuda.spark.source.selection import Selection
+from remuda.spark.source.spark_log import open_log, shown
+from remuda.spark.source.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
 
 FEW: Final = 50_000
 """The lives of so many messages and events are computed here before Spark's workers would have begun to."""
@@ -77,12 +76,12 @@ class LakeLives:
 
     def __init__(self, lake: str) -> None:
         self._lake = lake
-        folder = Path(directory(lake)) / LIFECYCLE
-        if not folder.is_dir():
+        files = lifecycle_table(lake).manifest()
+        if not files.version:
             raise NotFound(
                 f"there is no table of lives in {lake!r}; make it: remuda pipeline run lifecycle DIR --lake {lake}"
             )
-        self._bytes = sum((folder / file.path).stat().st_size for file in lifecycle_table(lake).manifest().files)
+        self._bytes = sum(file.size for file in files.files)
 
     @property
     def empty(self) -> bool:

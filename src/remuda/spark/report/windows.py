@@ -6,8 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from remuda.model.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, micros, text
 from remuda.model.errors import InvalidOption
+from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, micros, text
 
 POINTS: Final = 60
 MOST_POINTS: Final = 1000

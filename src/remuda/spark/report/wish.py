@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from remuda.model.urls import parse_url
+from remuda.model.values.urls import parse_url
 from remuda.spark.report.figures import Report
 from remuda.spark.report.windows import moment
 from remuda.spark.report.words import clock, listed

@@ -8,10 +8,12 @@ from typing import Final
 
 from remuda.bus.broker_api import Outcome
 from remuda.bus.execution.active_delivery import DeliveryState, FinishedCalls
+from remuda.bus.execution.cancelling import charged
 from remuda.bus.execution.processes import shared_progress as shared
 from remuda.bus.execution.processes.shared_progress import SharedProgress
+from remuda.bus.execution.watchdog import GRACE
 from remuda.bus.handlers.result import DONE, CallResult
-from remuda.model.durations import SECOND, text
+from remuda.model.values.durations import SECOND, text
 
 _NANO: Final = 1_000_000_000
 
@@ -24,6 +26,12 @@ class BatchTracker:
         self._count = count
         self._left = set(range(count))
         self._result_of: FinishedCalls = []
+        self.cancelled: dict[int, CallResult] = {}
+        """Rows that were cancelled, with the result that they have then."""
+        self.cancel_by = float("inf")
+        """When the process is killed, if a cancelled row still runs."""
+        self.killed = False
+        """Whether it was."""
 
     @property
     def began(self) -> int:
@@ -41,6 +49,10 @@ class BatchTracker:
     def is_running(self) -> bool:
         return shared.RUNNING in self._shared.marks(self._count)
 
+    def running(self) -> list[int]:
+        """The rows of the call that runs."""
+        return [row for row, mark in enumerate(self._shared.marks(self._count)) if mark == shared.RUNNING]
+
     def take(self) -> DeliveryState:
         """The state of the delivery. Rows that have finished or not begun are listed once, for the caller to settle."""
         marks = self._shared.marks(self._count)
@@ -51,7 +63,25 @@ class BatchTracker:
             finished.append((done, DONE))
         waiting = [row for row in self._left if marks[row] == shared.WAITING]
         self._left.difference_update(done, waiting)
+        if self.cancelled:
+            finished = [one for rows, result in finished for one in charged(self.cancelled, rows, result)]
         return DeliveryState(finished, sorted(self._left), waiting)
+
+    def cancel(self, row: int, result: CallResult) -> None:
+        """From another thread: the row is to end with this result, at the latest when it had time to."""
+        self.cancelled[row] = result
+        self.cancel_by = min(self.cancel_by, time.monotonic() + GRACE)
+
+    def must_kill(self, now: float) -> bool:
+        """Whether a cancelled row did not end in time."""
+        if now < self.cancel_by:
+            return False
+        self.cancel_by = float("inf")
+        self.killed = not self.cancelled.keys().isdisjoint(self.running())
+        return self.killed
+
+    def has_ended(self, row: int) -> bool:
+        return row not in self._left or self._shared.mark_of(row) in (shared.DONE, shared.TOLD)
 
 
 class CallDeadline:

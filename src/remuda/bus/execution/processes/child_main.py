@@ -18,6 +18,7 @@ from remuda.bus.execution.processes.parent import ParentConnection, set_parent
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers import result as results
 from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.context import tell_to_stop
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.errors import InvalidOption
@@ -33,16 +34,31 @@ OVER: Final = "over"
 """The last word of a batch."""
 
 
+UNAWARE: Final = "unaware"
+"""The answer to a cancellation: the handler of this row runs, and does not look at its stop token."""
+
+
 STOP: Final = -1
 """In place of a batch's number, from the parent: the bus is asked to stop."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class CallBatch(msgspec.Struct, frozen=True):
     """Messages to handle, with their attempts. The shared memory says what became of each row."""
 
     number: int
     messages: Messages
     attempts: list[int]
+    redelivered: list[bool]
+    offsets: list[int] = []
+    lease: int | None = None
+
+
+class CancelRow(msgspec.Struct, frozen=True):
+    """A message of a batch is to end with this result."""
+
+    number: int
+    row: int
+    result: CallResult
 
 
 class Pipes(msgspec.Struct, frozen=True):
@@ -60,9 +76,10 @@ class Pipes(msgspec.Struct, frozen=True):
 class BatchDelivery(BaseDelivery[NoReturn]):
     """The messages of a batch as a delivery, which only the parent settles."""
 
-    def __init__(self, batch: Batch) -> None:
-        runs = [(row, 1) for row in range(len(batch.messages))]
-        super().__init__(in_hand(runs, batch.attempts), batch.messages, _settled_by_parent)
+    def __init__(self, batch: CallBatch) -> None:
+        runs = [(offset, 1) for offset in batch.offsets or range(len(batch.messages))]
+        dispatch = in_hand(runs, batch.attempts, tuple(batch.redelivered), batch.lease)
+        super().__init__(dispatch, batch.messages, _settled_by_parent)
 
 
 def _settled_by_parent(*_: Any) -> NoReturn:
@@ -81,22 +98,31 @@ class CallServer:
         self._guard = threading.Lock()
         self._open: int | None = None
         """The batch in which calls may begin."""
+        self._delivery: tuple[int, BatchDelivery] | None = None
+        self._dropped: set[int] = set()
+        """Its rows that were cancelled before they began."""
+        self._begun: list[int] = []
 
     def serve(self) -> NoReturn:
         threading.Thread(target=self._hear_recalls, name="remuda-parent", daemon=True).start()
         self._say(READY)
         while True:
-            batch: Batch = pickle.loads(self._link.recv_bytes())
+            batch: CallBatch = pickle.loads(self._link.recv_bytes())
             with self._guard:
                 self._open = batch.number
+                self._delivery = batch.number, BatchDelivery(batch)
+                self._dropped, self._begun = set(), []
             self._work_through(batch)
             self._say(OVER, batch.number)
 
-    def _work_through(self, batch: Batch) -> None:
+    def _work_through(self, batch: CallBatch) -> None:
         for rows, call in self._calls(batch):
             with self._guard:
                 if self._open is None:
                     return
+                if not self._dropped.isdisjoint(rows):
+                    continue  # what is beside it in its list stays as it is, and comes again
+                self._begun = rows
                 self._shared.begin(rows)
             finished = call if isinstance(call, CallResult) else self._run(call)
             if finished is DONE:
@@ -104,8 +130,9 @@ class CallServer:
             else:
                 self._tell(batch.number, rows, finished)
 
-    def _calls(self, batch: Batch) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
-        calls = self._dispatcher.calls(BatchDelivery(batch))
+    def _calls(self, batch: CallBatch) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
+        assert self._delivery is not None
+        calls = self._dispatcher.calls(self._delivery[1])
         if not self._dispatcher.takes_lists:
             return calls
         # Bodies for a list are decoded before its call begins. Whatever crashes in there counts as an attempt of all,
@@ -141,7 +168,10 @@ class CallServer:
     def _hear_recalls(self) -> None:
         try:
             while True:
-                number: int = self._recalls.recv()
+                number: int | CancelRow = self._recalls.recv()
+                if isinstance(number, CancelRow):
+                    self._cancel(number)
+                    continue
                 if number == STOP:
                     self._dispatcher.stop.set()
                     continue
@@ -154,6 +184,20 @@ class CallServer:
         except (EOFError, OSError):
             # The parent is gone, and others will be given the messages that are in hand here.
             os._exit(0)
+
+    def _cancel(self, wanted: CancelRow) -> None:
+        number, row = wanted.number, wanted.row
+        with self._guard:
+            if self._delivery is None or self._delivery[0] != number or row in self._dropped:
+                return
+            delivery, begun = self._delivery[1], self._begun
+            waits = self._shared.mark_of(row) == shared.WAITING
+            if waits:
+                self._dropped.add(row)
+        if waits:
+            self._tell(number, [row], wanted.result)
+        elif row in begun and not tell_to_stop(delivery, begun[0]):
+            self._say(UNAWARE, number, b"%d" % row)
 
 
 def main(pipes: Pipes, memory: Any, size: int, dispatcher: Dispatcher) -> None:

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
+from remuda.bus.broker_api import BaseDelivery
 from remuda.bus.execution.processes import child_main
 from remuda.bus.execution.processes.line import Line
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.bus.handlers.result import CallResult
 from remuda.model.errors import RemudaError
-from remuda.model.messages import Messages
 
 _START_LIMIT: Final = 60.0
 _FRESH: Final = 0.05
@@ -45,7 +46,7 @@ class ChildProcess:
         self,
         dispatcher: Dispatcher,
         size: int,
-        publish: Callable[[Messages], list[str]],
+        publish: Callable[[Any], Any],
         stopping: threading.Event,
     ) -> None:
         context = multiprocessing.get_context("spawn")
@@ -53,6 +54,7 @@ class ChildProcess:
         self.shared = SharedProgress(memory, size)
         self._publish = publish
         self._guard = threading.Lock()
+        self._sending = threading.Lock()
         self._round = 0
         own, link = context.Pipe()
         self._link = Line(own)
@@ -81,24 +83,32 @@ class ChildProcess:
         """Whether asking the system if the process lives can be spared: that gives up the interpreter."""
         return time.monotonic() - self._answered < _FRESH
 
-    def begin(self, messages: Messages, attempts: list[int]) -> bool:
+    def begin(self, delivery: BaseDelivery[Any], attempts: list[int]) -> bool:
         """Hand over a round of messages, whose progress is then in `shared`; False if the process is gone."""
         self._round += 1
-        self.shared.wipe(len(messages))
+        self.shared.wipe(len(delivery))
+        batch = child_main.CallBatch(
+            self._round, delivery.messages, attempts, delivery.redelivered, delivery.offsets, delivery.lease
+        )
         try:
-            self._link.send(_encoded(child_main.Batch(self._round, messages, attempts)))
+            self._link.send(_encoded(batch))
         except OSError:
             return False
         return True
 
     def recall(self) -> None:
         """Let no more calls of this round begin; the process confirms with `CLOSED`."""
-        with suppress(OSError):
+        with suppress(OSError), self._sending:
             self._recalls.send(self._round)
+
+    def cancel(self, row: int, result: CallResult) -> None:
+        """Let a message of this round end with this result; its handler is told to stop. From any thread."""
+        with suppress(OSError), self._sending:
+            self._recalls.send(child_main.CancelRow(self._round, row, result))
 
     def request_stop(self) -> None:
         """Let handlers know that the bus is asked to stop."""
-        with suppress(OSError):
+        with suppress(OSError), self._sending:
             self._recalls.send(child_main.STOP)
 
     def listen(self, timeout: float) -> tuple[str, bytes] | None:
@@ -182,7 +192,7 @@ _HINT: Final = (
 )
 
 
-def _encoded(round: child_main.Batch) -> bytes:
+def _encoded(round: child_main.CallBatch) -> bytes:
     try:
         return pickle.dumps(round, pickle.HIGHEST_PROTOCOL)
     except Exception:

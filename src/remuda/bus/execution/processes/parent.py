@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remuda.model.errors import RemudaError
 from remuda.model.messages import Messages
@@ -23,14 +23,18 @@ class ParentConnection:
 
     def publish(self, messages: Messages) -> list[str]:
         """Have the parent publish, and give the ids."""
+        answer: list[str] = self.ask(messages)
+        return answer
+
+    def ask(self, question: Any) -> Any:
+        """The parent's answer to what `Bus.serve_process` understands."""
         if os.getpid() != self._process:
             raise RemudaError("a fork of a handler's process cannot publish; let the handler itself do it")
         with self._guard:
-            self._link.send(messages)
+            self._link.send(question)
             answer = self._link.recv()
         if isinstance(answer, BaseException):
             raise answer
-        assert isinstance(answer, list)
         return answer
 
 

@@ -51,6 +51,9 @@ class SharedProgress:
         """When the last call began, by `time.monotonic_ns`, a clock that all processes of a machine share."""
         return self._numbers[_BEGAN]
 
+    def mark_of(self, row: int) -> int:
+        return self._marks[row]
+
     def marks(self, count: int) -> bytes:
         return bytes(self._marks[:count])
 

@@ -1,0 +1,1 @@
+"""Durable functions and fan-in, beside DBOS and Celery."""

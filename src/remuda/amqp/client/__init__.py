@@ -1,0 +1,1 @@
+"""A client that batches confirms and acknowledgements, and survives its connection."""

@@ -1,0 +1,1 @@
+"""From RabbitMQ's deliveries to consumers, and their answers back."""

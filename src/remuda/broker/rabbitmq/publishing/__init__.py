@@ -1,0 +1,1 @@
+"""Messages on the wire, published with confirms, at once or after a delay."""

@@ -1,0 +1,1 @@
+"""What all processes on one RabbitMQ agree about: queues, routers, schedules, ids."""

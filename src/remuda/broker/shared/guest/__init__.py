@@ -1,0 +1,1 @@
+"""A process that works on the directory of another one."""

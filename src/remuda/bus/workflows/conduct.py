@@ -1,0 +1,111 @@
+"""Carries a run on: from what was recorded to its end, to the next wait, or back through its undos."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator
+from functools import partial
+from typing import Any
+
+from remuda.bus.handlers.context import Context
+from remuda.bus.handlers.exceptions import Dead, Suspended
+from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
+from remuda.bus.handlers.result import storable
+from remuda.bus.publishing.bodies import Undecodable
+from remuda.bus.workflows import numbers
+from remuda.bus.workflows.definition import Definition, Family
+from remuda.bus.workflows.errors import Diverged, UndoFailed, Unwound, WorkflowCancelled
+from remuda.bus.workflows.history import NOTED, StepRecord, ranges
+from remuda.bus.workflows.link import link_of
+from remuda.bus.workflows.workflow_run import Run
+
+Steps = Generator[Any, Any, Any]
+_DETAIL = 6000
+
+
+def conduct(family: Family, context: Context) -> Any:
+    """The handler of a workflow that is a function."""
+    return drive(_conducted(family, context, is_async=False), LoopHolder())
+
+
+async def conduct_async(family: Family, context: Context) -> Any:
+    """The handler of a workflow that is a coroutine."""
+    return await drive_async(_conducted(family, context, is_async=True))
+
+
+def _conducted(family: Family, context: Context, *, is_async: bool) -> Steps:
+    message = context.message
+    run = Run(family, link_of(family.bus, loop=is_async), context.place, message, is_async=is_async)
+    yield from run.load()
+    definition = family.choose(run.history.version)
+    run.use(definition.version, definition.retry)
+    failed = run.history.get(numbers.FAILED)
+    if failed is None and context.is_fresh:
+        yield from _restart_failed(run)
+    if failed is not None:
+        run.unwinding = True
+    try:
+        result = yield definition.call(run, message.body, message.mime_type)
+        if failed is None:
+            run.finish()
+            context.result_headers = {NOTED: ranges(run.history.numbers)}
+            return result
+    except (Suspended, Diverged, Undecodable):
+        raise
+    except WorkflowCancelled as error:
+        failed = yield from _ended(run, definition, error)
+        if failed is None:
+            raise Dead(str(error)) from None
+    except Unwound:
+        pass
+    except Exception as error:
+        if failed is None:
+            failed = yield from _ended(run, definition, error)
+            if failed is None:
+                raise
+    assert failed is not None
+    run.revive()
+    yield from _undo(run, definition, failed)
+
+
+def _restart_failed(run: Run) -> Steps:
+    """A run that failed for good and was reprocessed begins again with the step that failed last."""
+    steps = run.history.steps()
+    last = steps[-1] if steps else None
+    if last is not None and last.error is not None:
+        yield from run.record(numbers.RESTARTED, "restarted", last.name, {"from": last.number})
+        yield from run.load()
+
+
+def _ended(run: Run, definition: Definition, error: BaseException) -> Steps:
+    """Record that the run has failed, if there is something to undo: from now on it goes back, whatever happens."""
+    cancelled = run.history.get(numbers.CANCELLED)
+    wants = cancelled is None or bool(cancelled.value().get("undo", True))
+    if not run.undos or not wants:
+        return None
+    told = {
+        "type": type(error).__name__,
+        "text": storable(str(error))[:_DETAIL],
+        "traceback": storable("".join(traceback.format_exception(error)))[-_DETAIL:],
+    }
+    run.revive()
+    return (yield from run.record(numbers.FAILED, "failed", definition.name, told))
+
+
+def _undo(run: Run, definition: Definition, failed: StepRecord) -> Steps:
+    """Undo the finished steps in reverse. Each undo is recorded, and retried like a step."""
+    told = failed.value()
+    why = f"{told['type']}: {told['text']}"
+    undone: list[str] = []
+    for undo in run.undos:
+        number, label = numbers.undo(undo.number), f"undo {undo.name}"
+        if run.history.get(number) is None:
+            try:
+                yield from run.attempt(number, "undo", label, partial(undo.function, undo.value), definition.retry)
+            except Exception as error:
+                raise UndoFailed(
+                    f"{why}. Undone: {', '.join(undone) or 'nothing'}. Not undone: {undo.name}, since its undo failed: "
+                    f"{type(error).__name__}: {error}. The steps before it stand; reprocessing tries this undo again"
+                ) from error
+        undone.append(undo.name)
+    raise Dead(f"{why}. Undone: {', '.join(undone)}")

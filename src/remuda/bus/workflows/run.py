@@ -1,0 +1,439 @@
+"""A run of a workflow, as its function sees it: what was recorded is given back, what is new is done and recorded."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import random
+import sys
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from remuda.bus.handlers.exceptions import Suspended
+from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
+from remuda.bus.handlers.result import storable
+from remuda.bus.observing import progress
+from remuda.bus.publishing import bodies
+from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
+from remuda.bus.workflows import numbers
+from remuda.bus.workflows.errors import Diverged, StepFailed, Unwound, WorkflowCancelled
+from remuda.bus.workflows.history import (
+    ATTEMPT,
+    ERROR,
+    RUN,
+    STARTED,
+    VERSION,
+    WORKFLOW,
+    History,
+    StepRecord,
+    note_message,
+)
+from remuda.bus.workflows.link import Link
+from remuda.model.errors import Duplicate, InvalidOption, NotHeld, StorageError
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+from remuda.model.notes import Note
+from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.option_reading import read_duration
+
+Steps = Generator[Any, Any, Any]
+
+FOREVER: Final = 3650 * 24 * 3600 * SECOND
+_LOOK: Final = SECOND
+"""How often a run that is busy looks whether it was cancelled."""
+_FEW: Final = 16
+"""How many steps `gather` runs side by side in threads."""
+_TEXT: Final = 4000
+
+
+class Undo(msgspec.Struct, frozen=True):
+    """How to undo a finished step."""
+
+    number: int
+    name: str
+    function: Callable[..., Any]
+    value: Any
+
+
+class RecordedRun:
+    """What a workflow's function gets first. In a coroutine every method that takes time is awaited."""
+
+    def __init__(
+        self, link: Link, place: Note, message: Message, workflow: str, *, encoding: str, is_async: bool
+    ) -> None:
+        self._link = link
+        self._place = place
+        self._message = message
+        self._encoding = encoding
+        self._is_async = is_async
+        self._holder = LoopHolder()
+        self._workflow = workflow
+        self._version = 0
+        self._retry = RetryPolicy()
+        self._next = 0
+        self._undos: list[Undo] = []
+        self._looked = 0
+        self._ended: BaseException | None = None
+        self.history = History()
+        self.unwinding = False
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} of {self._workflow}, version {self._version}, at step {self._next}>"
+
+    # What it is
+
+    @property
+    def id(self) -> str:
+        return self._message.id
+
+    @property
+    def workflow(self) -> str:
+        return self._workflow
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def message(self) -> Message:
+        return self._message
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next step was recorded already. Log only where it is not, and nothing is logged twice."""
+        return self.history.get(self._next) is not None
+
+    # Steps
+
+    def step(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        name: str | None = None,
+        retry: RetrySpec = None,
+        timeout: Duration | None = None,
+        undo: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function, or await a coroutine, and record what it returns; if that was recorded, return it instead.
+
+        One that fails is retried by its policy, and meanwhile the run holds no worker. `undo` is called with the result
+        if the workflow fails later, or is cancelled.
+        """
+        label = _label(function, name)
+        number = self._open(label, "step")
+        how = self._policy(retry)
+        limit = None if timeout is None else read_duration("timeout", timeout)
+        wanted = bodies.return_type(function)
+        return self._do(self._stepping(number, label, lambda: function(*args, **kwargs), how, limit, wanted, undo))
+
+    def gather(self, *calls: Callable[[], Any]) -> Any:
+        """Run several steps side by side, each a call without arguments (`functools.partial(charge, order)`), and
+        return their results in this order."""
+        how = self._policy(None)
+        steps = []
+        for call in calls:
+            inner = getattr(call, "func", call)
+            label = _label(inner, None)
+            number = self._open(label, "step")
+            steps.append(self._stepping(number, label, call, how, None, bodies.return_type(inner), None))
+        return self._beside_async(steps) if self._is_async else self._beside(steps)
+
+    def sleep(self, duration: Duration) -> Any:
+        """Wait, for days if need be: no thread is held, and a restart changes nothing."""
+        length = read_duration("duration", duration)
+        return self._do(self._sleeping(self._open("sleep", "sleep"), length))
+
+    def now(self) -> Any:
+        """The time, in microseconds since the epoch, as it was when it was asked first."""
+        return self._do(self._telling(self._open("now", "now"), self._link.now))
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Tell how far the run has come: the last word is shown while it runs, and costs no record."""
+        progress.tell(self._place.queue, self._place.offset, done, total, note)
+
+    def random(self) -> float:
+        """A number from 0 to 1: the same whenever the run comes here again, and another in any other run."""
+        return random.Random(self._seed("random")).random()
+
+    def uuid(self) -> str:
+        """A unique id: the same whenever the run comes here again."""
+        return str(uuid.UUID(bytes=self._seed("uuid")[:16], version=4))
+
+    # Machinery
+
+    def _do(self, steps: Steps) -> Any:
+        return drive_async(steps) if self._is_async else drive(steps, self._holder)
+
+    def _seed(self, what: str) -> bytes:
+        self._check_ended()
+        number = self._next
+        self._next += 1
+        text = f"{what}\0{self.id}\0{self._message.created}\0{self._place.offset}\0{number}"
+        return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+    def _policy(self, retry: RetrySpec) -> RetryPolicy:
+        chosen = policy(retry)
+        if chosen is None:
+            return self._retry
+        return chosen if isinstance(chosen, RetryPolicy) else msgspec.structs.replace(self._retry, max_retries=chosen)
+
+    def _check_ended(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _open(self, label: str, kind: str) -> int:
+        """The number of the next step. Raises `Diverged` if another was recorded there."""
+        self._check_ended()
+        number = numbers.checked(self._next)
+        self._next += 1
+        found = self.history.get(number)
+        if found is not None and (found.name, found.kind) != (label, kind):
+            raise self._end(Diverged(self._difference(number, found, label, kind)))
+        if found is None and self.unwinding:
+            raise self._end(Unwound())
+        return number
+
+    def _end(self, error: BaseException) -> BaseException:
+        """From now on every step raises this, even if the function catches it."""
+        self._ended = error
+        return error
+
+    def _difference(self, number: int, found: StepRecord, label: str, kind: str) -> str:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("remuda."):
+            frame = frame.f_back
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        return (
+            f"step {number} of workflow {self._workflow}, run {self.id}, was {_words(found.name, found.kind)} when it "
+            f"was recorded, and is {_words(label, kind)} now, at {where}: the code was changed under a running "
+            f"workflow. Nothing was done, and nothing is lost. Bring back the old code as version {self._version} and "
+            f"give the new code a higher one (@bus.workflow(version={self._version + 1})); then reprocess the message"
+        )
+
+    def finish(self) -> None:
+        """The function has returned: nothing that was recorded may be left."""
+        left = next((one for one in self.history.steps() if one.number >= self._next), None)
+        if left is not None:
+            raise Diverged(
+                f"workflow {self._workflow}, run {self.id}, ended before step {left.number}, which was recorded as "
+                f"{_words(left.name, left.kind)}: the code was changed under a running workflow. Nothing is lost: "
+                f"bring back the old code as version {self._version}, give the new code a higher one, and reprocess "
+                "the message"
+            )
+
+    def load(self) -> Steps:
+        """Read what was recorded."""
+        place = self._place
+        found = yield self._link.notes(place.queue, place.offset)
+        self.history = History(found)
+        self._looked = self._link.now()
+
+    def use(self, version: int, retry: RetryPolicy) -> None:
+        self._version, self._retry = version, retry
+
+    def check_cancelled(self) -> None:
+        found = self.history.get(numbers.CANCELLED)
+        if found is not None and not self.unwinding:
+            told = found.value()
+            raise self._end(WorkflowCancelled(f"cancelled by {told.get('who') or 'somebody'}"))
+
+    def _look(self) -> Steps:
+        """Before something new is done: whether the run was cancelled meanwhile."""
+        if self._link.now() - self._looked > _LOOK:
+            yield from self.load()
+        self.check_cancelled()
+
+    def record(
+        self,
+        number: int,
+        kind: str,
+        label: str,
+        value: Any = None,
+        *,
+        others: Sequence[Message] = (),
+        more: Mapping[str, str] = {},
+    ) -> Steps:
+        """Note something on the run's message, with messages that are published in the same step. Returns what is
+        recorded: what this holder says, or what another has said before."""
+        body, mime_type = value if isinstance(value, tuple) else bodies.encode(value, self._encoding)
+        place = Note(
+            self._place.queue, self._place.offset, self.history.epoch * numbers.EPOCH + number, self._place.lease
+        )
+        headers = {RUN: self.id, WORKFLOW: self._workflow, VERSION: str(self._version), **more}
+        row = note_message(place, kind, label, body, mime_type, headers)
+        while True:
+            try:
+                yield self._link.publish(Messages.of([*others, row]), place)
+                break
+            except Duplicate:
+                yield from self.load()
+                found = self.history.get(number)
+                if found is None:
+                    raise
+                return found
+            except NotHeld:
+                raise self._end(Suspended("another worker has taken it over", 0)) from None
+            except StorageError as error:
+                if not error.passing:
+                    raise
+                yield self._link.pause(1.0)
+        self.history.count += 1
+        self.history.numbers.add(place.number)
+        started = int(more[STARTED]) if STARTED in more else None
+        attempt = int(more.get(ATTEMPT, "1"))
+        made = StepRecord(number, label, kind, self._link.now(), started, attempt, more.get(ERROR), -1, body, mime_type)
+        self.history.records[number] = made
+        return made
+
+    def _stepping(
+        self,
+        number: int,
+        label: str,
+        call: Callable[[], Any],
+        how: RetryPolicy,
+        limit: int | None,
+        wanted: Any,
+        undo: Callable[..., Any] | None,
+    ) -> Steps:
+        found = self.history.get(number)
+        if found is None:
+            yield from self._look()
+            found = yield from self.attempt(number, "step", label, call, how, limit)
+        value = _value(found, wanted)
+        if undo is not None:
+            self._undos.append(Undo(number, label, undo, value))
+        return value
+
+    def attempt(
+        self, number: int, kind: str, label: str, call: Callable[[], Any], how: RetryPolicy, limit: int | None = None
+    ) -> Steps:
+        """Make the next attempt of a step, and record how it ended; suspends the run if another follows."""
+        failures = self.history.failed_attempts(number)
+        now = self._link.now()
+        due = int(failures[-1].value()["due"]) if failures else 0
+        if due > now:
+            raise self.suspended(f"step {label} is tried again", due - now)
+        count = len(failures) + 1
+        more = {STARTED: str(now), ATTEMPT: str(count)}
+        try:
+            value = yield _limited(call, limit)
+            if limit is not None and self._link.now() - now > limit:
+                raise TimeoutError(f"it took longer than {limit / SECOND:g} s")
+        except Exception as error:
+            name, text = type(error).__name__, storable(str(error))[:_TEXT]
+            delay = how.after(count) if how.retries(error) else None
+            if delay is None and kind == "step":
+                told = {"type": name, "text": text}
+                return (yield from self.record(number, kind, label, told, more={**more, ERROR: name}))
+            told = {"type": name, "text": text, "due": str(self._link.now() + (delay or 0))}
+            yield from self.record(numbers.attempt(number, count), "attempt", label, told, more={**more, ERROR: name})
+            if delay is None:
+                raise
+            raise self.suspended(storable(f"step {label}, attempt {count}: {name}: {text}")[:_TEXT], delay) from None
+        plain = list(value) if isinstance(value, tuple) else value
+        return (yield from self.record(number, kind, label, plain, more=more))
+
+    def _sleeping(self, number: int, length: int) -> Steps:
+        found = self.history.get(number)
+        if found is None:
+            yield from self._look()
+            found = yield from self.record(number, "sleep", "sleep", self._link.now() + length)
+        left = int(found.value()) - self._link.now()
+        if left > 0:
+            self.before_waiting()
+            raise self._end(self.suspended("sleeping", left))
+
+    def before_waiting(self) -> None:
+        """Something recorded has not ended yet."""
+        if self.unwinding:
+            raise self._end(Unwound())
+        self.check_cancelled()
+
+    def suspended(self, reason: str, after: int) -> Suspended:
+        """Go on then, or as soon as somebody notes something that is not known here yet."""
+        return Suspended(reason, after, self.history.count + 1)
+
+    def _telling(self, number: int, ask: Callable[[], Any]) -> Steps:
+        found = self.history.get(number)
+        if found is None:
+            found = yield from self.record(number, "now", "now", ask())
+        return found.value()
+
+    def _beside(self, steps: list[Steps]) -> list[Any]:
+        if not steps:
+            return []
+        with ThreadPoolExecutor(min(len(steps), _FEW)) as executor:
+            futures = [executor.submit(contextvars.copy_context().run, drive, one, self._holder) for one in steps]
+        found = [(error, None if error else one.result()) for one in futures for error in (one.exception(),)]
+        return self._together(found)
+
+    async def _beside_async(self, steps: list[Steps]) -> list[Any]:
+        import asyncio
+
+        async def guarded(one: Steps) -> tuple[BaseException | None, Any]:
+            try:
+                return None, await drive_async(one)
+            except (Suspended, WorkflowCancelled, Exception) as error:
+                return error, None
+
+        return self._together(list(await asyncio.gather(*map(guarded, steps))))
+
+    def _together(self, found: list[tuple[BaseException | None, Any]]) -> list[Any]:
+        """The results of steps side by side; else the gravest of what happened, after all have ended."""
+        errors = [error for error, _ in found if error is not None]
+        waits = [error for error in errors if isinstance(error, Suspended)]
+        for error in errors:
+            if not isinstance(error, Suspended | StepFailed):
+                raise error
+        if waits:
+            soonest = min(waits, key=lambda one: one.after)
+            raise self._end(self.suspended(str(soonest), soonest.after))
+        if errors:
+            raise errors[0]
+        return [value for _, value in found]
+
+    # Undoing
+
+    @property
+    def undos(self) -> list[Undo]:
+        """How to undo what is done, the newest step first."""
+        return sorted(self._undos, key=lambda one: -one.number)
+
+    def revive(self) -> None:
+        """The function has ended: its undos may use the history."""
+        self._ended = None
+
+
+def _value(found: StepRecord, wanted: Any) -> Any:
+    if found.error is not None:
+        told = found.value()
+        raise StepFailed(found.name, told["type"], told["text"])
+    return found.value(wanted)
+
+
+def _limited(call: Callable[[], Any], limit: int | None) -> Any:
+    """The call; a coroutine ends when its time is up."""
+    value = call()
+    if limit is not None and inspect.iscoroutine(value):
+        import asyncio
+
+        return asyncio.wait_for(value, limit / SECOND)
+    return value
+
+
+def _label(function: Any, name: str | None) -> str:
+    if not callable(function):
+        raise InvalidOption(f"a step is a function to call, not {function!r}: write run.step(charge, order)")
+    label = name or getattr(function, "__name__", None) or type(function).__name__
+    return storable(label)[:200]
+
+
+def _words(name: str, kind: str) -> str:
+    return f"step {name!r}" if kind == "step" else f"{kind} {name!r}" if name != kind else f"a {kind}"

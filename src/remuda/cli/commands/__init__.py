@@ -1,0 +1,1 @@
+"""Commands that do something once and end."""

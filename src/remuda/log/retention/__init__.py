@@ -1,0 +1,1 @@
+"""Removing what need not stay: sealed files are rewritten, settled segments dropped."""

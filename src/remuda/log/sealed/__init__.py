@@ -1,0 +1,1 @@
+"""Sealed segments: Parquet files, and the indexes and notes beside them."""

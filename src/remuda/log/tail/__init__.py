@@ -1,0 +1,1 @@
+"""The live tail: records as checksummed frames in segments, written in batches."""

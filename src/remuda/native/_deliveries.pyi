@@ -1,9 +1,0 @@
-"""As `remuda.broker.delivery.PlainHanded`, which says what everything means."""
-
-from typing import Any
-
-class Handed:
-    def __init__(self, dispatch: Any, messages: Any, settle: Any, track: Any = ...) -> None: ...
-
-def set_dispatch(dispatch: type) -> None: ...
-def deliver(kind: type, dispatch: Any, messages: Any, settle: Any, track: Any) -> Any: ...

@@ -1,0 +1,1 @@
+"""What the outbox does with databases: rows, statements, drivers, and who reads what when."""

@@ -1,0 +1,1 @@
+"""Alarms by rule: what is wrong with queues, on the dashboard and told to people."""

@@ -1,0 +1,1 @@
+"""Exchanges, queues, bindings and policies as AMQP declares them."""

@@ -1,0 +1,51 @@
+"""What comes to CAP's exchange and is no message of CAP's: it is set aside as Invalid, once (M3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from remuda.amqp import cap
+from remuda.bus.publishing import headers as names
+from remuda.model.message import Message
+from remuda.server.amqp.messages.inbound import Facts
+from remuda.server.amqp.protocol.request_reader import Publications
+
+
+class Sorted(msgspec.Struct):
+    """Publications to CAP's exchange: those of CAP's, with their rows, and what is set aside."""
+
+    publications: list[Publications] = []
+    rows: list[int] = []
+    invalid: list[Message] = []
+
+
+def sort(publications: Sequence[Publications], facts: Callable[[bytes], Facts]) -> Sorted:
+    found, first = Sorted(), 0
+    for one in publications:
+        problems = [cap.problem_of(facts(one.properties_of(row)).headers) for row in range(len(one.bodies))]
+        kept = [row for row, problem in enumerate(problems) if problem is None]
+        if kept:
+            taken = _rows_of(one, kept) if len(kept) < len(problems) else one
+            found.publications.append(taken)
+            found.rows += [first + row for row in kept]
+        found.invalid += [
+            _invalid(one, row, problem, facts) for row, problem in enumerate(problems) if problem is not None
+        ]
+        first += len(problems)
+    return found
+
+
+def _rows_of(one: Publications, rows: Sequence[int]) -> Publications:
+    return Publications(one.method, [one.properties_of(row) for row in rows], [one.bodies[row] for row in rows])
+
+
+def _invalid(one: Publications, row: int, problem: str, facts: Callable[[bytes], Facts]) -> Message:
+    raw = one.properties_of(row)
+    known = facts(raw)
+    headers: Mapping[str, str] = {**known.headers, names.INVALID: problem}
+    return Message(
+        one.method.routing_key or "remuda.foreign", one.bodies[row], known.id, mime_type=known.mime_type,
+        headers=headers, wire=raw,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The HTTP API: its table of operations, their types and their handlers."""

@@ -1,0 +1,1 @@
+"""The dashboard's pages, with their templates and charts."""

@@ -1,0 +1,146 @@
+"""Templates, and how numbers, times and states are shown. Everything is escaped on the server."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from remuda.model.state import WORDS as STATES
+from remuda.model.state import State
+from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from remuda.server.http.security.users import Role
+
+HERE: Final = Path(__file__).parent
+TONES: Final = {
+    State.QUEUED: "wait",
+    State.FETCHED: "busy",
+    State.SUCCESS: "good",
+    State.COMPLETED: "good",
+    State.KICKED: "good",
+    State.RETRY: "warn",
+    State.DEAD: "bad",
+    State.INVALID: "bad",
+    State.NOT_INTERESTED: "warn",
+}
+
+
+def number(value: float) -> str:
+    """1234567 as 1 234 567, with narrow spaces."""
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def rate(value: float) -> str:
+    if value >= 100:
+        return number(round(value))
+    return f"{value:.1f}" if value else "0"
+
+
+def span(duration: int) -> str:
+    """A duration in microseconds, rounded for reading."""
+    if duration < MILLISECOND:
+        return f"{duration} µs"
+    if duration < SECOND:
+        return f"{duration / MILLISECOND:.3g} ms"
+    if duration < MINUTE:
+        return f"{duration / SECOND:.3g} s"
+    if duration < HOUR:
+        return f"{duration // MINUTE} min {duration % MINUTE // SECOND} s"
+    if duration < DAY:
+        return f"{duration // HOUR} h {duration % HOUR // MINUTE} min"
+    return f"{duration // DAY} d {duration % DAY // HOUR} h"
+
+
+def ago(moment: int) -> str:
+    passed = time.time_ns() // 1000 - moment
+    if passed < 0:
+        return f"in {span(-passed)}"
+    return "just now" if passed < 2 * SECOND else f"{_coarse(passed)} ago"
+
+
+def _coarse(duration: int) -> str:
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", SECOND)):
+        if duration >= size:
+            return f"{duration // size} {unit}"
+    return "0 s"
+
+
+def moment(value: int) -> str:
+    return _utc(value).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def clock(value: int) -> str:
+    return _utc(value).strftime("%H:%M:%S.%f")[:-3]
+
+
+def iso(value: int) -> str:
+    return _utc(value).isoformat().replace("+00:00", "Z")
+
+
+def _utc(value: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(value / 1e6, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def size(value: int) -> str:
+    if value < 1024:
+        return f"{value} B"
+    return f"{value / 1024:.1f} KiB" if value < 1 << 20 else f"{value / (1 << 20):.1f} MiB"
+
+
+def path(value: str) -> str:
+    """A name as one part of an address."""
+    return quote(value, safe="")
+
+
+def query(**words: Any) -> str:
+    """The query string of an address, without empty values."""
+    given = {name: value for name, value in words.items() if value not in (None, "", [])}
+    return f"?{urlencode(given, doseq=True)}" if given else ""
+
+
+def state_name(value: State | str, moved_to: str | None = None) -> str:
+    return STATES[State(value)] if moved_to is None else "moved"
+
+
+def tone(value: State | str, moved_to: str | None = None) -> str:
+    return TONES.get(State(value), "calm") if moved_to is None else "calm"
+
+
+_environment = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters.update(
+    number=number, rate=rate, span=span, ago=ago, moment=moment, clock=clock, iso=iso, size=size, path=path,
+    state=state_name, tone=tone,
+)  # fmt: skip
+_environment.globals.update(query=query, STATES=STATES, State=State)
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Render a page, or a part of one, for the user of a request."""
+    user = getattr(request.state, "user", None)
+    root: str = request.scope.get("root_path", "")
+    content = _environment.get_template(template).render(
+        base=root,
+        user=user,
+        operator=user is not None and user.may(Role.OPERATOR),
+        csrf=getattr(request.state, "csrf", ""),
+        here=request.url.path[len(root) :],
+        address=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
+        has_login=getattr(getattr(request.state, "guard", None), "has_login", False),
+        **values,
+    )
+    return HTMLResponse(content, status)

@@ -1,0 +1,1 @@
+"""Searching messages: the newest in memory, older ones in the index."""

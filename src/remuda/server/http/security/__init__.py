@@ -1,0 +1,1 @@
+"""Who may come in, what is hidden from whom, and where the server may connect to."""

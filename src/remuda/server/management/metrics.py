@@ -1,0 +1,96 @@
+"""Prometheus metrics under the names that RabbitMQ's plug-in and its Grafana dashboards use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from remuda.server.amqp.amqp_server import AmqpServer
+from remuda.server.amqp.protocol.vhosts import split_name, vhost_name
+from remuda.server.management.rates import counts_of, summed
+from remuda.server.management.views import NODE, Views
+
+_Sample = tuple[str, float]
+
+
+async def exposed(server: AmqpServer, views: Views) -> str:
+    """All metrics, in Prometheus' text format."""
+    infos = await views.infos()
+    node, clients, totals = views.node(), views.clients(), summed([counts_of(info) for info in infos])
+    ready = sum(info.waiting + info.delayed for info in infos)
+    held = sum(info.in_flight for info in infos)
+    consumers = sum(len(info.consumers) for info in infos)
+    product, version = server.limits.product, server.limits.product_version
+    identity = f'rabbitmq_node="{NODE}",rabbitmq_cluster="{NODE}",rabbitmq_cluster_permanent_id="{NODE}"'
+    build = f'rabbitmq_version="{version}",prometheus_client_version="",prometheus_plugin_version="{version}"'
+    protocol = 'protocol="amqp091"'
+    blocked = float(server.intake.blocked)
+    families: list[tuple[str, str, list[_Sample]]] = [
+        ("rabbitmq_identity_info", "gauge", [(identity, 1)]),
+        ("rabbitmq_build_info", "gauge", [(f'{build},product_name="{product}",product_version="{version}"', 1)]),
+        ("rabbitmq_connections", "gauge", [("", len(clients))]),
+        ("rabbitmq_channels", "gauge", [("", sum(len(client.session.channels) for client in clients))]),
+        ("rabbitmq_consumers", "gauge", [("", consumers)]),
+        ("rabbitmq_queues", "gauge", [("", len(infos))]),
+        ("rabbitmq_queue_messages", "gauge", [("", ready + held)]),
+        ("rabbitmq_queue_messages_ready", "gauge", [("", ready)]),
+        ("rabbitmq_queue_messages_unacked", "gauge", [("", held)]),
+        ("rabbitmq_queue_consumers", "gauge", [("", consumers)]),
+        ("rabbitmq_queue_messages_published_total", "counter", [("", totals.get("publish", 0))]),
+        ("rabbitmq_connections_opened_total", "counter", [("", server.churn["connection_created"])]),
+        ("rabbitmq_connections_closed_total", "counter", [("", server.churn["connection_closed"])]),
+        ("rabbitmq_channels_opened_total", "counter", [("", server.churn["channel_created"])]),
+        ("rabbitmq_channels_closed_total", "counter", [("", server.churn["channel_closed"])]),
+        ("rabbitmq_queues_declared_total", "counter", [("", server.churn["queue_declared"])]),
+        ("rabbitmq_queues_created_total", "counter", [("", server.churn["queue_created"])]),
+        ("rabbitmq_queues_deleted_total", "counter", [("", server.churn["queue_deleted"])]),
+        ("rabbitmq_process_open_fds", "gauge", [("", node["fd_used"])]),
+        ("rabbitmq_process_max_fds", "gauge", [("", node["fd_total"])]),
+        ("rabbitmq_process_open_tcp_sockets", "gauge", [("", node["sockets_used"])]),
+        ("rabbitmq_process_max_tcp_sockets", "gauge", [("", node["sockets_total"])]),
+        ("rabbitmq_process_resident_memory_bytes", "gauge", [("", node["mem_used"])]),
+        ("rabbitmq_resident_memory_limit_bytes", "gauge", [("", node["mem_limit"])]),
+        ("rabbitmq_disk_space_available_bytes", "gauge", [("", node["disk_free"])]),
+        ("rabbitmq_disk_space_available_limit_bytes", "gauge", [("", node["disk_free_limit"])]),
+        ("rabbitmq_erlang_uptime_seconds", "gauge", [("", node["uptime"] / 1000)]),
+        ("rabbitmq_alarms_free_disk_space_watermark", "gauge", [("", blocked)]),
+        ("rabbitmq_global_messages_received_total", "counter", [(protocol, totals.get("publish", 0))]),
+        ("rabbitmq_global_messages_routed_total", "counter", [(protocol, totals.get("publish", 0))]),
+        ("rabbitmq_global_messages_unroutable_dropped_total", "counter", [(protocol, server.churn["dropped"])]),
+        ("rabbitmq_global_messages_unroutable_returned_total", "counter", [(protocol, server.churn["returned"])]),
+        ("rabbitmq_global_publishers", "gauge", [(protocol, sum(client.session.publishes for client in clients))]),
+        ("rabbitmq_global_consumers", "gauge", [(protocol, consumers)]),
+        ("rabbitmq_global_messages_delivered_total", "counter", _by_type(totals.get("deliver", 0))),
+        ("rabbitmq_global_messages_redelivered_total", "counter", _by_type(totals.get("redeliver", 0))),
+        ("rabbitmq_global_messages_acknowledged_total", "counter", _by_type(totals.get("ack", 0))),
+    ]  # fmt: skip
+    named = [(_labels(info.name), info) for info in infos]
+    families += [
+        ("rabbitmq_detailed_queue_messages", "gauge", [(one, info.size) for one, info in named]),
+        (
+            "rabbitmq_detailed_queue_messages_ready",
+            "gauge",
+            [(one, info.waiting + info.delayed) for one, info in named],
+        ),
+        ("rabbitmq_detailed_queue_messages_unacked", "gauge", [(one, info.in_flight) for one, info in named]),
+        ("rabbitmq_detailed_queue_consumers", "gauge", [(one, len(info.consumers)) for one, info in named]),
+    ]
+    return "".join(_lines(families))
+
+
+def _by_type(number: float) -> list[_Sample]:
+    return [('protocol="amqp091",queue_type="rabbit_classic_queue"', number)]
+
+
+def _labels(full: str) -> str:
+    return f'vhost="{_escaped(vhost_name(full))}",queue="{_escaped(split_name(full)[1])}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _lines(families: Iterable[tuple[str, str, list[_Sample]]]) -> Iterator[str]:
+    for name, kind, samples in families:
+        yield f"# TYPE {name} {kind}\n"
+        for labels, value in samples:
+            yield f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"

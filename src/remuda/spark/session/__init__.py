@@ -1,0 +1,1 @@
+"""A Spark session: Java, its options, and how it starts."""

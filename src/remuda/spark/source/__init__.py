@@ -1,0 +1,1 @@
+"""The data source: tables of a log as DataFrames."""

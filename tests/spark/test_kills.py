@@ -1,0 +1,19 @@
+"""P3, P7: drivers killed at their commits lose and double nothing (`tests/spark/kills.py` does as many as you like)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.kills import play
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("names", "collecting"), [("archive,lifecycle", True), ("archive,lifecycle,metrics,index", False)]
+)
+def test_p7_killed_drivers_lose_and_double_nothing(tmp_path: Path, names: str, collecting: bool) -> None:
+    play(tmp_path, 2, 11, names, collecting=collecting)
