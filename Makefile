@@ -21,7 +21,7 @@ run: $(COMPILED) ## Play a day in the example shop; DIR=data keeps its messages 
 # Types take a minute to check; the tests wait a lot, so both run at the same time.
 test: style $(COMPILED) ## Lint and run all tests
 	@( nice -n 19 $(TYPES) && nice -n 19 $(LAYERS) ) >.venv/lint.txt 2>&1 & lint=$$!; \
-	$(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
+	bash tools/test.sh; tests=$$?; \
 	wait $$lint || { cat .venv/lint.txt; exit 1; }; exit $$tests
 
 quick: style ## A minute: style, types, and the tests that need no server; for every change
