@@ -8,18 +8,24 @@ PYTHON=.venv/bin/python
 CACHE=.venv/tests
 AGAIN=8
 
-$PYTHON -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+# Another process takes over from one that crashed, and the test that it was running counts as failed.
+$PYTHON -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 3 \
     --cache-clear -o cache_dir=$CACHE "$@" | tee $CACHE.txt
 code=$?
-# A process that crashed leaves tests behind that nobody ran.
-if [ $code -ne 1 ] || grep -q "crashed while running" $CACHE.txt; then
-    exit $code
-fi
+[ $code -eq 1 ] || exit $code
 
-failed=$($PYTHON -c "import json; print(*json.load(open('$CACHE/v/cache/lastfailed')), sep='\n')") || exit $code
-if [ "$(wc -l <<<"$failed")" -gt $AGAIN ]; then
+failed=$($PYTHON - $CACHE <<'END'
+import json, pathlib, re, sys
+last = pathlib.Path(sys.argv[1], "v/cache/lastfailed")
+failed = json.loads(last.read_text()) if last.exists() else {}
+crashed = re.findall(r"^worker '\w+' crashed while running '(.+)'$", pathlib.Path(f"{sys.argv[1]}.txt").read_text(), re.M)
+print(*dict.fromkeys([*failed, *crashed]), sep="\n")
+END
+) || exit 1
+if [ -z "$failed" ] || [ "$(wc -l <<<"$failed")" -gt $AGAIN ]; then
     exit $code
 fi
 printf '\nThese failed while other tests ran beside them, and are run again alone:\n%s\n\n' "$failed"
-$PYTHON -m pytest -q --last-failed --last-failed-no-failures none -o cache_dir=$CACHE "$@" || exit $?
+mapfile -t failed <<<"$failed"
+$PYTHON -m pytest -q -p no:cacheprovider "$@" "${failed[@]}" || exit $?
 printf '\nThey passed alone: look for a race, or for a time that is too short, above.\n'
