@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree
+from zlib import crc32
 
 import pytest
 
@@ -46,10 +47,18 @@ _PATIENT: Final = {
 _SERVERS: Final = {"rabbit", "one_spark", "opensearch"}
 """Fixtures that start a server, which is no quick thing."""
 _MARKS: Final = ("alone", "faults", "slow")
+_REPEATED: Final = {
+    "tests/broker/test_embedded_conformance.py": "asyncio",
+    "tests/broker/test_guest_conformance.py": "tcp",
+}
+"""Faces that differ from another one of their file in how they wait only. They play a sample of the suite, and all of
+it with `--all`."""
+_SAMPLE: Final = 4
 _SKIPPED: Final = "skipped: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="everything on every face, also where a sample is usual")
     parser.addoption("--quick", action="store_true", help="only what needs no server, JVM or browser, in a minute")
 
 
@@ -67,6 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Files that take longest come first and those of seconds last, so that no process is left alone at the end."""
     if config.getoption("quick"):
         items[:] = [item for item in items if _is_quick(item)]
+    if not config.getoption("all"):
+        config.hook.pytest_deselected(items=[item for item in items if not _is_in_sample(item)])
+        items[:] = [item for item in items if _is_in_sample(item)]
 
     def place(item: pytest.Item) -> int:
         among = (rank for rank, name in enumerate(_LONGEST) if item.nodeid.startswith(name))
@@ -77,6 +89,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_quick(item: pytest.Item) -> bool:
     return not _SERVERS & set(getattr(item, "fixturenames", ())) and not any(map(item.get_closest_marker, _MARKS))
+
+
+def _is_in_sample(item: pytest.Item) -> bool:
+    if (call := getattr(item, "callspec", None)) is None:
+        return True
+    if call.params.get("backend") != _REPEATED.get(item.nodeid.partition("::")[0], ""):
+        return True
+    return crc32(item.nodeid.encode()) % _SAMPLE == 0
 
 
 @pytest.fixture(scope="session")
