@@ -440,6 +440,7 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
     with open_broker("memory://") as broker, ThreadPoolExecutor(1) as pool:
         # With something to watch, the delivery takes the long way, over the outbox.
         broker.create_queue("orders", type="pull", commit_when="sent")
+        broker.runtime.flush()  # a pull would wait for the thread that writes it: the one that hands out late
         loop = LoopThread()
         ask: Callable[[], Any] = lambda: broker.pull("orders", timeout="1s")  # noqa: E731
         if coroutines:

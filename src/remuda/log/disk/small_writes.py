@@ -34,21 +34,18 @@ class QuickWriter:
     def write(self, handle: int, data: bytes, position: int) -> int:
         """As `os.pwrite`."""
         began = _now()
-        if began < self._crowded_until and len(data) <= _MOST_BYTES and began >= self._distrusted_until:
-            return self._keeping(handle, data, position, began)
-        written = os.pwrite(handle, data, position)
-        if _now() - began > _CROWDED and len(data) <= _MOST_BYTES:
-            self._crowded_until = began + _CROWDED_FOR
-        return written
-
-    def _keeping(self, handle: int, data: bytes, position: int, began: float) -> int:
-        written: int = self._pwrite(handle, data, len(data), position)
+        if began >= self._crowded_until or len(data) > _MOST_BYTES or began < self._distrusted_until:
+            written = os.pwrite(handle, data, position)
+            if _now() - began > _CROWDED and len(data) <= _MOST_BYTES:
+                self._crowded_until = began + _CROWDED_FOR
+            return written
+        kept: int = self._pwrite(handle, data, len(data), position)
         ended = _now()
         if ended - began > _STALL:
             self._distrusted_until = ended + _DISTRUST
-        if written < 0:
+        if kept < 0:
             try:
                 raise_failed()
             except InterruptedError:
                 return os.pwrite(handle, data, position)
-        return written
+        return kept
