@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from typing import Any
 
@@ -10,12 +11,16 @@ from remuda.amqp.client.connection import Connection
 from tests.server.amqp.kit import fresh
 from tests.servers.amqpd import RunningServer
 
-_MOST = 75
+_MOST = 60
 _PUBLISHES = 50
 
 
 def test_s4_a_publish_that_is_waited_for_takes_few_calls(server: RunningServer) -> None:
-    """Of the server and its codec, in Python; beside these are those of the event loop and of the broker."""
+    """Of the server and its codec, in Python; beside these are those of the event loop and of the broker.
+
+    The median counts: now and then the server looks after the queues and clients of all tests, more often the slower
+    the machine is.
+    """
     calls = 0
     own = (f"remuda{os.sep}server{os.sep}", f"remuda{os.sep}amqp{os.sep}")
 
@@ -30,9 +35,12 @@ def test_s4_a_publish_that_is_waited_for_takes_few_calls(server: RunningServer) 
     with Connection(server.url) as connection:
         channel = connection.channel(confirms=True)
         channel.declare_queue(name)
+        totals = []
         for number in range(2 * _PUBLISHES):
             if number == _PUBLISHES:
                 server.run(profile(count))
             channel.publish("", name, b"x").wait(60)
+            totals.append(calls)
         server.run(profile(None))
-    assert calls / _PUBLISHES < _MOST
+    costs = [after - before for before, after in zip(totals[_PUBLISHES:], totals[_PUBLISHES + 1 :], strict=False)]
+    assert 20 < statistics.median(costs) < _MOST
