@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from remuda import Bus, Run
 from remuda.bus.workflows.errors import StepFailed, WaitTimeout
-from remuda.model.errors import InvalidOption, NotFound
+from remuda.model.errors import Conflict, InvalidOption, NotFound
+from tests.bus.kit import running
 
 Made = list[Any]
 
@@ -488,3 +490,237 @@ def test_g2_two_of_a_version_and_mixed_kinds_are_refused() -> None:
 
     with pytest.raises(InvalidOption, match="coroutines"):
         bus.workflow(name="w", version=2)(other)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["inserted", "removed"])
+def test_g2_chance_that_comes_or_goes_is_changed_code(before: bool) -> None:
+    """What is not recorded has a number too: a step behind it must not be done a second time."""
+    shop, chance = Shop(), [not before]
+
+    @shop.bus.workflow(name="w")
+    def w(run: Run) -> None:
+        run.step(shop.do, "charge")
+        if chance[0]:
+            run.uuid()
+        run.step(shop.do, "ship")
+        run.sleep("1h")
+
+    with shop.bus.testing() as test:
+        id = shop.bus.workflows.start("w")
+        test.run()
+        chance[0] = before
+        test.advance("2h")
+        assert "Diverged" in reason(shop.bus, id)
+        assert shop.made == ["charge", "ship"]
+        chance[0] = not before
+        shop.bus.reprocess("workflow.w")
+        test.run()
+        assert shop.bus.workflows.status(id).state == "done"
+
+
+def test_g2_what_the_function_makes_of_changed_code_undoes_nothing() -> None:
+    shop, name = Shop(), ["charge"]
+
+    @shop.bus.workflow(name="w")
+    def w(run: Run) -> None:
+        try:
+            run.step(shop.do, "a", name=name[0], undo=lambda value: shop.do("undone"))
+            run.step(shop.do, "b", name=name[0])
+            run.sleep("1h")
+        except Exception as error:
+            raise RuntimeError("wrapped") from error
+
+    with shop.bus.testing() as test:
+        id = shop.bus.workflows.start("w")
+        test.run()
+        name[0] = "other"
+        test.advance("2h")
+        assert "Diverged: step 0" in reason(shop.bus, id)
+        assert shop.made == ["a", "b"]
+
+
+def test_g2_a_wait_that_the_function_swallows_still_holds() -> None:
+    shop = Shop()
+
+    @shop.bus.workflow(name="w")
+    def w(run: Run) -> str:
+        try:
+            run.sleep("1h")
+        except:  # noqa: E722
+            return "early"
+        return "in time"
+
+    with shop.bus.testing() as test:
+        id = shop.bus.workflows.start("w")
+        test.run()
+        assert shop.bus.workflows.status(id).state == "sleeping"
+        test.advance("2h")
+        assert shop.bus.workflows.result(id) == "in time"
+
+
+def test_g2_a_step_whose_result_cannot_be_recorded_is_done_once_and_the_others_are_undone() -> None:
+    shop = Shop()
+
+    def odd() -> object:
+        shop.do("odd")
+        return object()
+
+    @shop.bus.workflow(name="w")
+    def w(run: Run) -> None:
+        run.step(shop.do, "a", undo=lambda value: shop.do(f"undo {value}"))
+        run.step(odd)
+
+    with shop.bus.testing() as test:
+        id = shop.bus.workflows.start("w")
+        test.advance("2d")
+        assert shop.made == ["a", "odd", "undo a"]
+        assert "cannot be recorded" in reason(shop.bus, id)
+
+
+def test_g2_a_step_in_a_step_is_refused() -> None:
+    bus = Bus()
+
+    @bus.workflow(name="w")
+    def w(run: Run) -> Any:
+        return run.step(lambda: run.step(lambda: 1), name="outer")
+
+    @bus.workflow(name="a")
+    async def a(run: Run) -> Any:
+        async def outer() -> Any:
+            return await run.step(lambda: 1)
+
+        return await run.step(outer)
+
+    with bus.testing() as test:
+        ids = [bus.workflows.start(name) for name in "wa"]
+        test.run()
+        assert all("inside a step" in reason(bus, id) for id in ids)
+
+
+def test_g2_replaying_says_whether_a_recorded_step_comes() -> None:
+    bus, logged = Bus(), list[str]()
+
+    @bus.workflow(name="w")
+    def w(run: Run) -> None:
+        for name in ("first", "second"):
+            if not run.replaying:
+                logged.append(name)
+            run.uuid()
+            run.step(lambda: None, name=name)
+        run.sleep("1h")
+
+    with bus.testing() as test:
+        bus.workflows.start("w")
+        test.advance("2h")
+        assert logged == ["first", "second"]
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine", "function in a coroutine", "process"])
+def test_g2_a_step_whose_time_is_up_is_interrupted(kind: str) -> None:
+    bus = Bus()
+    if kind in ("function", "process"):
+        bus.workflow(name="w", executor="threads" if kind == "function" else "processes")(hanging)
+    else:
+        step = spin if kind == "function in a coroutine" else asyncio.sleep
+
+        @bus.workflow(name="w", retry="never")
+        async def w(run: Run) -> str:
+            try:
+                await run.step(step, 60, timeout="50ms")
+            except StepFailed as error:
+                return error.text
+            return "it ended"
+
+    with running(bus):
+        id = bus.workflows.start("w")
+        assert bus.workflows.result(id, timeout="40s") == "it took longer than 0.05 s"
+
+
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def hanging(run: Run) -> str:
+    try:
+        run.step(spin, 60, timeout="50ms", retry="never")
+    except StepFailed as error:
+        return error.text
+    return "it ended"
+
+
+def test_g3_a_run_that_is_undone_is_not_cancelled_and_begins_again_with_what_was_undone() -> None:
+    shop, away, fails = Shop(), [True], [True]
+
+    def refund(value: Any) -> None:
+        if away[0]:
+            raise ConnectionError("bank")
+        shop.do(f"undo {value}")
+
+    @shop.bus.workflow(name="w", retry=["1m"])
+    def w(run: Run) -> str:
+        for name in "abc":
+            run.step(shop.do, name, name=name, undo=None if name == "a" else refund)
+        if fails[0]:
+            raise RuntimeError("no")
+        return "shipped"
+
+    with shop.bus.testing() as test:
+        id = shop.bus.workflows.start("w")
+        test.run()
+        assert not shop.bus.workflows.cancel(id), "it is being undone"
+        away[0] = False
+        test.advance("2m")
+        assert shop.made == ["a", "b", "c", "undo c", "undo b"]
+        assert shop.bus.workflows.status(id).state == "failed"
+        with pytest.raises(Conflict, match="step 1 before it was undone"):
+            shop.bus.workflows.restart(id, step="c")
+        fails[0] = False
+        shop.bus.workflows.restart(id)
+        test.run()
+        assert shop.bus.workflows.result(id) == "shipped"
+        assert shop.made[5:] == ["b", "c"], "what was not undone stands"
+
+
+def test_g4_a_run_that_was_cancelled_and_restarted_can_be_cancelled_again() -> None:
+    bus = Bus()
+
+    @bus.workflow(name="w")
+    def w(run: Run) -> None:
+        run.sleep("1h")
+
+    with bus.testing() as test:
+        id = bus.workflows.start("w")
+        for _ in range(2):
+            test.run()
+            assert bus.workflows.cancel(id)
+            test.run()
+            assert bus.workflows.status(id).state == "cancelled"
+            bus.workflows.restart(id, step=0)
+        test.advance("2h")
+        assert bus.workflows.status(id).state == "done"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "run.step(3)", "run.step(print, undo=3)", "run.step(print, name=3)", "run.publish(3)", "run.call(3)",
+        "run.call('x', callback='y')", "run.group(3)", "run.group('abc')", "run.group([3])", "run.group([], name=3)",
+        "run.wait_for(3)", "run.wait_for('t', key=3)", "run.wait_for('t', timeout=-1)", "run.sleep('long')",
+        "run.gather(3)",
+    ],
+)  # fmt: skip
+def test_g2_wrong_values_are_refused_before_anything_is_recorded(wrong: str) -> None:
+    bus = Bus()
+
+    @bus.workflow(name="w", waits_for="t")
+    def w(run: Run) -> None:
+        eval(wrong)
+
+    with bus.testing() as test:
+        id = bus.workflows.start("w")
+        test.run()
+        status = bus.workflows.status(id)
+        assert (status.state, status.steps) == ("failed", ())
+        assert (status.reason or "").startswith(("InvalidOption: ", "InvalidMessage: "))

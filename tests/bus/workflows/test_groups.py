@@ -70,6 +70,7 @@ def test_g1_every_option_of_a_publish_counts_for_a_chain(asynchronous: bool) -> 
         (chain(call("add", 1), group("double", "add"), "total", "double"), 14),
         (gather(group(chain(call("add", 1), "double"), group(call("add", 5)), call("add", 0)), then="total"), None),
         (group(), []),
+        (chain(call("add", 1), group(chain("add", "add"), group(chain("double")))), [4, [4]]),
         (chain(group(chain(call("add", 1), "add"), chain(call("double", 2), "double")), "total"), 11),
     ],
 )

@@ -7,7 +7,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from remuda.bus.handlers.exceptions import HandlerCancelled, HandlerTimeout
@@ -24,6 +25,9 @@ _UNINTERRUPTIBLE: Final = ("remuda.broker", "remuda.core", "remuda.log")
 """Packages whose code must not be interrupted: the queues or the log would be left half changed."""
 
 _here = threading.local()
+_spare: Final[list[Watchdog]] = []
+"""For threads that no worker watches. Started when it is needed first."""
+_spare_guard: Final = threading.Lock()
 
 
 def check() -> None:
@@ -31,6 +35,35 @@ def check() -> None:
     watched: WatchedThread | None = getattr(_here, "watched", None)
     if watched is not None:
         watched.check()
+
+
+def too_long(seconds: float) -> str:
+    return f"it took longer than {seconds:g} s"
+
+
+@contextmanager
+def limit(seconds: float) -> Iterator[None]:
+    """Interrupt what this thread does after so many seconds, by a `TimeoutError`."""
+    watched: WatchedThread | None = getattr(_here, "watched", None)
+    if watched is None:  # a thread of no worker: nothing takes its place if it ignores the interrupt
+        watched = _here.watched = WatchedThread("a step", lambda now: None, lambda: None)
+    if watched.busy:
+        with watched.limit(seconds):
+            yield
+        return
+    with _spare_guard:
+        if not _spare:
+            _spare.append(Watchdog())
+            _spare[0].start()
+    _spare[0].add(watched)
+    _spare[0].begin(watched)
+    try:
+        with watched.limit(seconds):
+            yield
+    finally:
+        watched.busy -= 1
+        watched.abandoned = False
+        _spare[0].remove(watched)
 
 
 class WatchedThread:
@@ -77,6 +110,28 @@ class WatchedThread:
             self._wanted = False
             if self.interrupted:
                 _raise_in(self._thread, None)
+
+    @contextmanager
+    def limit(self, seconds: float) -> Iterator[None]:
+        """A part of the call, which has a time limit of its own: raises `TimeoutError`."""
+        end = time.monotonic() + seconds
+        with self._guard:
+            outer = self._deadline
+            self._deadline = min(outer or end, end)
+            self._thread = threading.get_ident()
+        try:
+            yield
+        except HandlerTimeout:
+            if self._deadline != end or self._cancelled is not None or self.abandoned:
+                raise
+            raise TimeoutError(too_long(seconds)) from None
+        finally:
+            with self._guard:
+                if self._deadline == end:
+                    self._deadline = outer
+                    if self.interrupted or self._wanted:
+                        self.interrupted = self._wanted = False
+                        _raise_in(self._thread, None)
 
     def cancel(self, runs: Callable[[], bool], grace: float) -> None:
         """The call is to end: interrupt it after this many seconds, as one that exceeds its timeout. `runs` tells

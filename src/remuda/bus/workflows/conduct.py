@@ -44,26 +44,25 @@ def _conducted(family: Family, context: Context, *, is_async: bool) -> Steps:
         yield from _restart_failed(run)
     if failed is not None:
         run.unwinding = True
+    given = definition.given(message.body, message.mime_type)
+    result: Any = None
+    error: BaseException | None = None
     try:
-        result = yield definition.call(run, message.body, message.mime_type)
-        if failed is None:
-            run.finish()
+        result = yield definition.function(run, **given)
+    except (Exception, Suspended, WorkflowCancelled, Unwound) as raised:
+        error = raised
+    # Whatever the function made of it: a run that waits, diverged or was cancelled has not ended by itself.
+    error = run.ended or error
+    if isinstance(error, (Suspended, Diverged, Undecodable)):
+        raise error
+    if failed is None:
+        if error is None:
+            run.check_complete()
             context.result_headers = {NOTED: ranges(run.history.numbers)}
             return result
-    except (Suspended, Diverged, Undecodable):
-        raise
-    except WorkflowCancelled as error:
-        failed = yield from _ended(run, definition, error)
+        failed = yield from _failed(run, definition, error)
         if failed is None:
-            raise Dead(str(error)) from None
-    except Unwound:
-        pass
-    except Exception as error:
-        if failed is None:
-            failed = yield from _ended(run, definition, error)
-            if failed is None:
-                raise
-    assert failed is not None
+            raise Dead(str(error)) if isinstance(error, WorkflowCancelled) else error
     run.revive()
     yield from _undo(run, definition, failed)
 
@@ -77,7 +76,7 @@ def _restart_failed(run: Run) -> Steps:
         yield from run.load()
 
 
-def _ended(run: Run, definition: Definition, error: BaseException) -> Steps:
+def _failed(run: Run, definition: Definition, error: BaseException) -> Steps:
     """Record that the run has failed, if there is something to undo: from now on it goes back, whatever happens."""
     cancelled = run.history.get(numbers.CANCELLED)
     wants = cancelled is None or bool(cancelled.value().get("undo", True))

@@ -30,10 +30,9 @@ class Definition:
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
-    def call(self, run: Any, body: bytes, mime_type: str) -> Any:
-        if self.body is None:
-            return self.function(run)
-        return self.function(run, **{self.body: bodies.decode(body, mime_type, self.body_type)})
+    def given(self, body: bytes, mime_type: str) -> dict[str, Any]:
+        """What its function takes besides the run."""
+        return {} if self.body is None else {self.body: bodies.decode(body, mime_type, self.body_type)}
 
 
 class Family:

@@ -16,6 +16,10 @@ class StepFailed(Exception):
         return StepFailed, (self.step, self.error_type, self.text)
 
 
+class NotRecordable(Exception):
+    """A step was done, and what it returned cannot be encoded. It is not tried again: that would do it twice."""
+
+
 class WaitTimeout(Exception):
     """What a workflow waited for did not come in time. It is recorded: it stays so whatever comes later."""
 

@@ -93,13 +93,13 @@ class History:
         self.numbers: set[int] = set()
         """Of all notes, those that no longer count as well."""
         self.epoch = 0
-        self.count = 0
+        self.last = -1
+        """The highest number of a step."""
         self.version: int | None = None
         for one in noted:
             self.add(one)
 
     def add(self, noted: Noted) -> None:
-        self.count += 1
         self.numbers.add(noted.number)
         record = step_of(noted)
         version = noted.headers.get(VERSION, "")
@@ -108,13 +108,23 @@ class History:
         if record.number == numbers.RESTARTED:
             self._restart(record)
         elif noted.number // numbers.EPOCH == self.epoch or record.number == numbers.CANCELLED:
-            self.records.setdefault(record.number, record)
+            self.keep(record)
+
+    def keep(self, record: StepRecord) -> None:
+        """What is recorded first counts."""
+        if self.records.setdefault(record.number, record) is record and numbers.is_step(record.number):
+            self.last = max(self.last, record.number)
+
+    @property
+    def count(self) -> int:
+        """How many notes are known here. Steps side by side may add one at the same time, each only once."""
+        return len(self.numbers)
 
     def _restart(self, record: StepRecord) -> None:
         start = int(record.value()["from"])
         self.epoch += 1
         kept = {number: one for number, one in self.records.items() if numbers.is_step(number) and number < start}
-        self.records = kept
+        self.records, self.last = kept, max(kept, default=-1)
 
     def get(self, number: int) -> StepRecord | None:
         return self.records.get(number)
@@ -125,6 +135,10 @@ class History:
         while (one := self.records.get(numbers.attempt(number, len(found) + 1))) is not None:
             found.append(one)
         return found
+
+    def undone(self) -> int | None:
+        """The first step that was undone."""
+        return min((number & (numbers.STEPS - 1) for number in self.records if numbers.is_undo(number)), default=None)
 
     def steps(self) -> list[StepRecord]:
         """The steps in their order."""

@@ -56,6 +56,11 @@ def is_step(number: int) -> bool:
     return number < STEPS
 
 
+def is_undo(number: int) -> bool:
+    """Whether it records that a step was undone."""
+    return bool(number & _UNDO) and not number & _ATTEMPT
+
+
 def owner(number: int) -> int | None:
     """The step that a note belongs to; None for those of the run as a whole."""
     if is_step(number):

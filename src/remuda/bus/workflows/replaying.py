@@ -56,9 +56,9 @@ def _replayed(run: Run, definition: Definition, body: bytes, mime_type: str) -> 
     run.use(definition.version, definition.retry)
     run.unwinding = True
     try:
-        yield definition.call(run, body, mime_type)
-        run.finish()
-    except Diverged:
-        raise
-    except (Unwound, Suspended, WorkflowCancelled, Exception):
-        return  # as far as was recorded
+        yield definition.function(run, **definition.given(body, mime_type))
+        run.check_complete()
+    except (Unwound, Suspended, WorkflowCancelled, Exception) as error:
+        if isinstance(run.ended or error, Diverged):
+            raise (run.ended or error) from None
+        # Else it came as far as was recorded.

@@ -7,13 +7,15 @@ import inspect
 import random
 import sys
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
+from remuda.bus.execution import watchdog
 from remuda.bus.handlers.exceptions import Suspended
 from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
 from remuda.bus.handlers.result import storable
@@ -21,7 +23,7 @@ from remuda.bus.observing import progress
 from remuda.bus.publishing import bodies
 from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
 from remuda.bus.workflows import numbers
-from remuda.bus.workflows.errors import Diverged, StepFailed, Unwound, WorkflowCancelled
+from remuda.bus.workflows.errors import Diverged, NotRecordable, StepFailed, Unwound, WorkflowCancelled
 from remuda.bus.workflows.history import (
     ATTEMPT,
     ERROR,
@@ -33,13 +35,14 @@ from remuda.bus.workflows.history import (
     StepRecord,
     note_message,
 )
-from remuda.bus.workflows.link import Link
-from remuda.model.errors import Duplicate, InvalidOption, NotHeld, StorageError
+from remuda.bus.workflows.link import Link, in_thread
+from remuda.model.errors import Duplicate, InvalidMessage, InvalidOption, NotHeld, StorageError
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.notes import Note
 from remuda.model.values.durations import SECOND, Duration
 from remuda.model.values.option_reading import read_duration
+from remuda.model.values.texts import read_text, shown
 
 Steps = Generator[Any, Any, Any]
 
@@ -49,6 +52,10 @@ _LOOK: Final = SECOND
 _FEW: Final = 16
 """How many steps `gather` runs side by side in threads."""
 _TEXT: Final = 4000
+_UNRECORDED: Final = ("random", "uuid")
+"""Steps that have a number and no record: they follow from the number."""
+_inside: contextvars.ContextVar[RecordedRun | None] = contextvars.ContextVar("remuda-step", default=None)
+"""The run whose step is being done here."""
 
 
 class Undo(msgspec.Struct, frozen=True):
@@ -78,7 +85,8 @@ class RecordedRun:
         self._next = 0
         self._undos: list[Undo] = []
         self._looked = 0
-        self._ended: BaseException | None = None
+        self.ended: BaseException | None = None
+        """Why no further step is done here: it waits, diverged, was cancelled or taken over."""
         self.history = History()
         self.unwinding = False
 
@@ -105,8 +113,8 @@ class RecordedRun:
 
     @property
     def replaying(self) -> bool:
-        """Whether the next step was recorded already. Log only where it is not, and nothing is logged twice."""
-        return self.history.get(self._next) is not None
+        """Whether a step that was recorded already comes. Log only where none does, and nothing is logged twice."""
+        return self._next <= self.history.last
 
     # Steps
 
@@ -130,8 +138,13 @@ class RecordedRun:
         number = self._open(label, "step")
         how = self._policy(retry)
         limit = None if timeout is None else read_duration("timeout", timeout)
+        if undo is not None and not callable(undo):
+            raise InvalidOption(f"undo must be a function, which takes what the step returned, not {shown(undo)}")
         wanted = bodies.return_type(function)
-        return self._do(self._stepping(number, label, lambda: function(*args, **kwargs), how, limit, wanted, undo))
+        call = partial(function, *args, **kwargs)
+        if limit is not None:
+            call = partial(_limited_async if self._is_async else _limited, call, limit / SECOND)
+        return self._do(self._stepping(number, label, call, how, wanted, undo))
 
     def gather(self, *calls: Callable[[], Any]) -> Any:
         """Run several steps side by side, each a call without arguments (`functools.partial(charge, order)`), and
@@ -142,7 +155,7 @@ class RecordedRun:
             inner = getattr(call, "func", call)
             label = _label(inner, None)
             number = self._open(label, "step")
-            steps.append(self._stepping(number, label, call, how, None, bodies.return_type(inner), None))
+            steps.append(self._stepping(number, label, call, how, bodies.return_type(inner), None))
         return self._beside_async(steps) if self._is_async else self._beside(steps)
 
     def sleep(self, duration: Duration) -> Any:
@@ -172,9 +185,7 @@ class RecordedRun:
         return drive_async(steps) if self._is_async else drive(steps, self._holder)
 
     def _seed(self, what: str) -> bytes:
-        self._check_ended()
-        number = self._next
-        self._next += 1
+        number = self._open(what, what)
         text = f"{what}\0{self.id}\0{self._message.created}\0{self._place.offset}\0{number}"
         return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
@@ -184,25 +195,30 @@ class RecordedRun:
             return self._retry
         return chosen if isinstance(chosen, RetryPolicy) else msgspec.structs.replace(self._retry, max_retries=chosen)
 
-    def _check_ended(self) -> None:
-        if self._ended is not None:
-            raise self._ended
+    def check_ended(self) -> None:
+        if self.ended is not None:
+            raise self.ended
 
     def _open(self, label: str, kind: str) -> int:
         """The number of the next step. Raises `Diverged` if another was recorded there."""
-        self._check_ended()
+        self.check_ended()
+        if _inside.get() is self:
+            raise InvalidOption(
+                f"run.{kind} was called inside a step of workflow {self._workflow}: a step is recorded as a whole, and "
+                "what is in it runs again with it. Call it from the workflow's own function"
+            )
         number = numbers.checked(self._next)
         self._next += 1
         found = self.history.get(number)
         if found is not None and (found.name, found.kind) != (label, kind):
             raise self._end(Diverged(self._difference(number, found, label, kind)))
-        if found is None and self.unwinding:
+        if found is None and self.unwinding and kind not in _UNRECORDED:
             raise self._end(Unwound())
         return number
 
     def _end(self, error: BaseException) -> BaseException:
         """From now on every step raises this, even if the function catches it."""
-        self._ended = error
+        self.ended = error
         return error
 
     def _difference(self, number: int, found: StepRecord, label: str, kind: str) -> str:
@@ -217,16 +233,19 @@ class RecordedRun:
             f"give the new code a higher one (@bus.workflow(version={self._version + 1})); then reprocess the message"
         )
 
-    def finish(self) -> None:
-        """The function has returned: nothing that was recorded may be left."""
-        left = next((one for one in self.history.steps() if one.number >= self._next), None)
-        if left is not None:
-            raise Diverged(
-                f"workflow {self._workflow}, run {self.id}, ended before step {left.number}, which was recorded as "
+    def check_complete(self, where: str = "ended") -> None:
+        """The function comes to something new, or has returned: nothing that was recorded may be left."""
+        if self.history.last < self._next:
+            return
+        left = next(one for one in self.history.steps() if one.number >= self._next)
+        raise self._end(
+            Diverged(
+                f"workflow {self._workflow}, run {self.id}, {where} before step {left.number}, which was recorded as "
                 f"{_words(left.name, left.kind)}: the code was changed under a running workflow. Nothing is lost: "
-                f"bring back the old code as version {self._version}, give the new code a higher one, and reprocess "
-                "the message"
+                f"bring back the old code as version {self._version}, give the new code a higher one "
+                f"(@bus.workflow(version={self._version + 1})), and reprocess the message"
             )
+        )
 
     def load(self) -> Steps:
         """Read what was recorded."""
@@ -245,7 +264,8 @@ class RecordedRun:
             raise self._end(WorkflowCancelled(f"cancelled by {told.get('who') or 'somebody'}"))
 
     def _look(self) -> Steps:
-        """Before something new is done: whether the run was cancelled meanwhile."""
+        """Before something new is done: whether the code went past a step, or the run was cancelled meanwhile."""
+        self.check_complete("came to something new")
         if self._link.now() - self._looked > _LOOK:
             yield from self.load()
         self.check_cancelled()
@@ -284,12 +304,11 @@ class RecordedRun:
                 if not error.passing:
                     raise
                 yield self._link.pause(1.0)
-        self.history.count += 1
         self.history.numbers.add(place.number)
         started = int(more[STARTED]) if STARTED in more else None
         attempt = int(more.get(ATTEMPT, "1"))
         made = StepRecord(number, label, kind, self._link.now(), started, attempt, more.get(ERROR), -1, body, mime_type)
-        self.history.records[number] = made
+        self.history.keep(made)
         return made
 
     def _stepping(
@@ -298,22 +317,19 @@ class RecordedRun:
         label: str,
         call: Callable[[], Any],
         how: RetryPolicy,
-        limit: int | None,
         wanted: Any,
         undo: Callable[..., Any] | None,
     ) -> Steps:
         found = self.history.get(number)
         if found is None:
             yield from self._look()
-            found = yield from self.attempt(number, "step", label, call, how, limit)
+            found = yield from self.attempt(number, "step", label, call, how)
         value = _value(found, wanted)
         if undo is not None:
             self._undos.append(Undo(number, label, undo, value))
         return value
 
-    def attempt(
-        self, number: int, kind: str, label: str, call: Callable[[], Any], how: RetryPolicy, limit: int | None = None
-    ) -> Steps:
+    def attempt(self, number: int, kind: str, label: str, call: Callable[[], Any], how: RetryPolicy) -> Steps:
         """Make the next attempt of a step, and record how it ended; suspends the run if another follows."""
         failures = self.history.failed_attempts(number)
         now = self._link.now()
@@ -322,13 +338,13 @@ class RecordedRun:
             raise self.suspended(f"step {label} is tried again", due - now)
         count = len(failures) + 1
         more = {STARTED: str(now), ATTEMPT: str(count)}
+        inside = _inside.set(self)
         try:
-            value = yield _limited(call, limit)
-            if limit is not None and self._link.now() - now > limit:
-                raise TimeoutError(f"it took longer than {limit / SECOND:g} s")
+            value = yield call()
+            found = self._encoded(value)
         except Exception as error:
             name, text = type(error).__name__, storable(str(error))[:_TEXT]
-            delay = how.after(count) if how.retries(error) else None
+            delay = how.after(count) if how.retries(error) and not isinstance(error, NotRecordable) else None
             if delay is None and kind == "step":
                 told = {"type": name, "text": text}
                 return (yield from self.record(number, kind, label, told, more={**more, ERROR: name}))
@@ -337,8 +353,15 @@ class RecordedRun:
             if delay is None:
                 raise
             raise self.suspended(storable(f"step {label}, attempt {count}: {name}: {text}")[:_TEXT], delay) from None
-        plain = list(value) if isinstance(value, tuple) else value
-        return (yield from self.record(number, kind, label, plain, more=more))
+        finally:
+            _inside.reset(inside)
+        return (yield from self.record(number, kind, label, found, more=more))
+
+    def _encoded(self, value: Any) -> tuple[bytes, str]:
+        try:
+            return bodies.encode(list(value) if isinstance(value, tuple) else value, self._encoding)
+        except InvalidMessage as error:
+            raise NotRecordable(f"it was done, but what it returned cannot be recorded: {error}") from None
 
     def _sleeping(self, number: int, length: int) -> Steps:
         found = self.history.get(number)
@@ -363,6 +386,7 @@ class RecordedRun:
     def _telling(self, number: int, ask: Callable[[], Any]) -> Steps:
         found = self.history.get(number)
         if found is None:
+            yield from self._look()
             found = yield from self.record(number, "now", "now", ask())
         return found.value()
 
@@ -408,7 +432,7 @@ class RecordedRun:
 
     def revive(self) -> None:
         """The function has ended: its undos may use the history."""
-        self._ended = None
+        self.ended = None
 
 
 def _value(found: StepRecord, wanted: Any) -> Any:
@@ -418,19 +442,38 @@ def _value(found: StepRecord, wanted: Any) -> Any:
     return found.value(wanted)
 
 
-def _limited(call: Callable[[], Any], limit: int | None) -> Any:
-    """The call; a coroutine ends when its time is up."""
-    value = call()
-    if limit is not None and inspect.iscoroutine(value):
-        import asyncio
+def _limited(call: Callable[[], Any], seconds: float) -> Any:
+    """What a call returns; it is interrupted when its time is up."""
+    with watchdog.limit(seconds):
+        value = call()
+    return _awaited(value, seconds) if inspect.isawaitable(value) else value
 
-        return asyncio.wait_for(value, limit / SECOND)
-    return value
+
+async def _limited_async(call: Callable[[], Any], seconds: float) -> Any:
+    """A plain function is called in a thread, where it can be interrupted and holds up no other coroutine."""
+    if inspect.iscoroutinefunction(getattr(call, "func", call)):
+        return await _awaited(call(), seconds)
+    value = await in_thread(_limited, call, seconds)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any], seconds: float) -> Any:
+    import asyncio
+
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await value
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(watchdog.too_long(seconds)) from None
+        raise
 
 
 def _label(function: Any, name: str | None) -> str:
     if not callable(function):
         raise InvalidOption(f"a step is a function to call, not {function!r}: write run.step(charge, order)")
+    if name is not None:
+        read_text("name", name)
     label = name or getattr(function, "__name__", None) or type(function).__name__
     return storable(label)[:200]
 

@@ -75,6 +75,18 @@ def read_policy(policy: str | int, members: int) -> str | int:
     return read_count("policy", policy, 0, max(members, 0))
 
 
+def bound(work: Work, body: bytes, mime_type: str) -> Work:
+    """The same work with what came before it: for its first part, and for each of a group's members."""
+    match work:
+        case Call(topic, None):
+            return Call(topic, body, mime_type)
+        case Chain((first, *others)):
+            return Chain((bound(first, body, mime_type), *others))
+        case Group(members, policy):
+            return Group(tuple(bound(one, body, mime_type) for one in members), policy)
+    return work
+
+
 def _work(part: Any) -> Work:
     if isinstance(part, str):
         return call(part)

@@ -10,6 +10,7 @@ import msgspec
 from remuda.bus.handlers.context import child_headers
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
+from remuda.bus.publishing.checks import check_target
 from remuda.bus.publishing.options import PublishOptions, read_publish_options
 from remuda.bus.workflows import numbers
 from remuda.bus.workflows.definition import Family
@@ -19,13 +20,13 @@ from remuda.bus.workflows.link import Link
 from remuda.bus.workflows.mailbox import RENEWED, Waiter
 from remuda.bus.workflows.run import FOREVER, RecordedRun, Steps
 from remuda.bus.workflows.told import topic_for
-from remuda.bus.workflows.work import NO_BODY, Call, Work, read_policy, to_bytes
+from remuda.bus.workflows.work import NO_BODY, Call, Chain, Work, bound, from_bytes, read_policy, to_bytes
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.notes import Note
 from remuda.model.values.durations import Duration
 from remuda.model.values.option_reading import read_duration
-from remuda.model.values.texts import shown
+from remuda.model.values.texts import read_optional_text, read_text, shown
 
 CANVAS_TOPIC = "workflow.remuda.canvas"
 
@@ -48,6 +49,7 @@ class Run(RecordedRun):
 
     def publish(self, topic: str, body: Any = None, **options: Any) -> Any:
         """Publish a message exactly once, and return its id: it is stored together with the record of this step."""
+        check_target("topic", topic)
         return self._do(self._publishing(self._open(topic, "publish"), topic, body, options))
 
     def call(
@@ -55,6 +57,10 @@ class Run(RecordedRun):
     ) -> Any:
         """Publish a message, wait until it is handled, wherever that is, and return what its handler returned. Raises
         `StepFailed` if it ended without success, and `WaitTimeout` if it took longer."""
+        check_target("topic", topic)
+        for name in ("callback", "failure_callback"):
+            if name in options:
+                raise InvalidOption(f"run.call takes no {name}: the answer comes to the run")
         bodies.read_wanted("result", result)
         return self._do(self._calling(self._open(topic, "call"), topic, body, result, _length(timeout), options))
 
@@ -68,6 +74,9 @@ class Run(RecordedRun):
     ) -> Any:
         """Publish many messages at once, and wait for them. Returns a `MemberResult` for each, in this order; raises
         `MembersFailed` if fewer succeeded than the policy asks for: `all`, `any`, or a number."""
+        if isinstance(members, str | bytes) or not isinstance(members, Iterable):
+            raise InvalidOption(f"members must be a list of (topic, body), not {shown(members)}")
+        read_text("name", name)
         works = [_as_work(one, self._encoding) for one in members]
         if len(works) > numbers.MEMBERS:
             raise InvalidOption(f"a group has at most {numbers.MEMBERS} members, not {len(works)}")
@@ -79,6 +88,8 @@ class Run(RecordedRun):
     ) -> Any:
         """Wait for a message under this topic with this key, for days if need be, and return its body. One that came
         since the run began counts. Raises `WaitTimeout` if none comes."""
+        check_target("topic", topic)
+        read_optional_text("key", key)
         full = self._family.prefix + topic
         if full not in self._family.topics_awaited:
             raise InvalidOption(
@@ -239,8 +250,6 @@ def _result(answer: StepRecord | None) -> MemberResult:
 
 def perform(run: Run, body: bytes) -> Any:
     """The workflow behind a published chain or group."""
-    from remuda.bus.workflows.work import from_bytes
-
     return _perform(run, from_bytes(body), NO_BODY)
 
 
@@ -248,14 +257,10 @@ def _perform(run: Run, work: Work, given: Any) -> Any:
     if isinstance(work, Call):
         value = given if work.body is None else bodies.decode(work.body, work.mime_type)
         return run.call(work.topic, None if value is NO_BODY else value)
-    if hasattr(work, "parts"):
+    if isinstance(work, Chain):
         for part in work.parts:
             given = _perform(run, part, given)
         return given
-    members = [
-        Call(one.topic, *bodies.encode(given)) if isinstance(one, Call) and one.body is None and given is not NO_BODY
-        else one
-        for one in work.members
-    ]  # fmt: skip
+    members = work.members if given is NO_BODY else [bound(one, *bodies.encode(given)) for one in work.members]
     results = run.group(members, policy=work.policy)
     return [one.value if one.ok else {"error": one.error, "error_type": one.error_type} for one in results]

@@ -248,19 +248,24 @@ class Workflows:
     # Changing
 
     def cancel(self, id: str, *, undo: bool = True, who: str | None = None) -> bool:
-        """Cancel a run at its next step, and undo what it has done; False if it has ended."""
+        """Cancel a run at its next step, and undo what it has done; False if it has ended, was cancelled before, or is
+        being undone already."""
         document, view = self._find(id)
         if view.state not in LIVE:
             return False
+        history = History(self._notes(document, view))
+        if history.get(numbers.FAILED) is not None:
+            return False
         told = bodies.encode({"undo": undo, "who": self._bus._operations._who(who)})
-        return self._note(document, view, numbers.CANCELLED, "cancelled", "cancelled", *told)
+        own = history.epoch * numbers.EPOCH + numbers.CANCELLED
+        return self._note(document, view, own, "cancelled", "cancelled", *told)
 
     async def cancel_async(self, id: str, *, undo: bool = True, who: str | None = None) -> bool:
         return await in_thread(self.cancel, id, undo=undo, who=who)
 
     def restart(self, id: str, *, step: str | int | None = None, who: str | None = None) -> None:
-        """Let a run that failed begin again: with this step, by its name or number, or else with the one that failed.
-        The steps before it keep their results."""
+        """Let a run that failed begin again: with this step, by its name or number, or else with the one that failed,
+        or the first that was undone. The steps before it keep their results."""
         document, view = self._find(id)
         history = History(self._notes(document, view))
         if view.state not in PARKED:
@@ -322,11 +327,17 @@ def _has_runs(queue: str) -> bool:
 
 def _number_of(history: History, id: str, step: str | int | None) -> int:
     steps = history.steps()
+    failed = next((one.number for one in reversed(steps) if one.error is not None), history.last + 1)
+    undone = history.undone()
     if step is None:
-        failed = next((one.number for one in steps if one.error is not None), None)
-        return len(steps) if failed is None else failed
+        return failed if undone is None else min(failed, undone)
     for one in steps:
         if step in (one.number, one.name):
+            if undone is not None and one.number > undone:
+                raise Conflict(
+                    f"run {id} cannot begin again with step {one.number}: step {undone} before it was undone; nothing "
+                    f"was changed. Restart it from step {undone}, or from an earlier one"
+                )
             return one.number
     raise NotFound(f"run {id} has no step {shown(step)}; it has {', '.join(one.name for one in steps) or 'none'}")
 
