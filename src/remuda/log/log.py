@@ -203,7 +203,7 @@ class Log(WritePosition):
             if length > MAX_PAYLOAD:
                 raise StorageError(f"a batch of {length} bytes is too large for one frame; nothing was stored")
             segment, byte = self._active, self._byte
-            if segment is None or byte >= self.options.segment_bytes:
+            if segment is None or (byte >= self._full and self._is_over(segment, length + FRAME_BYTES)):
                 segment, byte = self._segment(), 0
             if not self._pending or self._pending[-1].segment is not segment:
                 self._pending.append(Part(segment))
@@ -319,7 +319,9 @@ class Log(WritePosition):
         if self._gathered or self._held:
             self._append_gathered()
         segment = self._active
-        if segment is None or self._byte >= self.options.segment_bytes:
+        if segment is not None and self._byte >= self._full:
+            self._writer.prepare(self._upcoming)
+        if segment is None or (self._byte >= self._full and self._is_over(segment, extra_bytes)):
             segment = self._segment()
         needed = self._byte + extra_bytes + HEADER_BYTES
         if not use_spare:
@@ -490,10 +492,13 @@ class Log(WritePosition):
             self.room = 0
             self.disk.unlock()
 
+    def _is_over(self, segment: TailSegment, size: int) -> bool:
+        """Whether a record of this size goes to the next segment, once this one is full. Where the disk has no room for
+        a next one, the room that was kept free for answers is in this one."""
+        return bool(self._upcoming.reserved) or self._byte + HEADER_BYTES + size > segment.reserved
+
     def _segment(self) -> TailSegment:
-        """The segment that the next record goes to."""
-        if self._active is not None and self._byte < self.options.segment_bytes:
-            return self._active
+        """Begin the next segment, which the next record goes to."""
         if self._active is not None:
             self._active.end = Counters(self._number, self.next_offset, self.next_position)
             self._finished.append(self._active)
@@ -515,7 +520,7 @@ class Log(WritePosition):
 
     def _grow(self, size: int) -> None:
         self._byte += size
-        self.room = self.room - size if self._byte < self.options.segment_bytes else 0
+        self.room = self.room - size if self._byte < self._full else 0
 
     def _check(self) -> None:
         if self._failure is not None:

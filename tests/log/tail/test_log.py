@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,10 +235,19 @@ def test_l7_a_full_disk_refuses_publishing_first_and_answers_last() -> None:
 
 
 def test_l7_a_full_disk_leaves_room_for_answers_when_a_segment_ends() -> None:
-    disk = SimulatedDisk(capacity=9000 + NOTE)
-    log, _, _ = open_log(disk, LogOptions(segment_bytes=4000, reserve_bytes=500, spare_bytes=1000))
-    assert until_full(lambda: log.reserve(300), lambda: commit(log, [appended(log, [b"x" * 200])])) > 5
-    assert until_full(lambda: log.reserve(80, use_spare=True), lambda: commit(log, [events(log, 0)])) > 5
+    """Wherever in it, or between two, the disk turns out to be full."""
+    for capacity in range(5000, 14000, 150):
+        disk = SimulatedDisk(capacity=capacity + NOTE)
+        log, _, _ = open_log(disk, LogOptions(segment_bytes=4000, reserve_bytes=4000, spare_bytes=1000))
+        published = until_full(partial(log.reserve, 300), lambda log=log: commit(log, [appended(log, [b"x" * 200])]))
+        answered = until_full(partial(log.reserve, 80, use_spare=True), lambda log=log: commit(log, [events(log, 0)]))
+        assert (published > 5, answered > 5) == (True, True), capacity
+        disk.capacity = None
+        log.reserve(300)
+        commit(log, [appended(log, [b"y" * 200] * 30)])
+        log, _, recovery = open_log(disk.after_kill())
+        assert recovery.report.clean, capacity
+        assert (log.next_offset, log.next_position) == (published + 30, answered)
 
 
 def test_l7_a_disk_that_fills_without_warning_stops_the_log_and_keeps_what_was_confirmed() -> None:
