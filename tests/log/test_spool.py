@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import struct
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from remuda import open_broker
 from remuda.log import spool
+from remuda.log.disk import DirectoryDisk
+from remuda.log.repair.check import check
 from remuda.log.spool import SPOOL_SCHEMA, DamagedBatch, SpoolBatch
 from remuda.model.errors import InvalidOption
 from tests.begun import begun
@@ -48,7 +51,7 @@ def damaged(data: bytes, seed: int) -> bytes:
 def test_p2_a_part_carries_its_checksum(tmp_path: Path) -> None:
     batch = laid(tmp_path)
     (part,) = batch.parts()
-    assert spool._PART.fullmatch(part.name)[1] is not None  # type: ignore[index]
+    assert re.fullmatch(r"000000-of-000001-[0-9a-f]{8}\.arrow", part.name)
     assert spool.count_rows(batch) == 50
 
 
@@ -62,6 +65,19 @@ def test_p2_no_damage_goes_unnoticed(tmp_path: Path) -> None:
             part.write_bytes(changed)
             with pytest.raises(DamagedBatch):
                 spool.check(batch)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_p2_l9_a_part_that_is_gone_is_missed(tmp_path: Path, gone: int) -> None:
+    rows = pa.RecordBatch.from_pylist([{"name": "orders", "body": b"x"}], SPOOL_SCHEMA)
+    place = spool.prepare(str(begun(tmp_path)))
+    assert spool.lay(place, "app", 1, [spool.stage(place, [rows])[0] for _ in range(3)])
+    (batch,) = spool.waiting(place)
+    assert spool.count_rows(batch) == 3
+    batch.parts()[gone].unlink()
+    assert [f"lacks 1 of its parts: {gone}" in one.text for one in check(DirectoryDisk(tmp_path)).findings] == [True]
+    with pytest.raises(DamagedBatch):
+        spool.count_rows(batch)
 
 
 def test_p2_rows_that_lead_astray_are_refused_even_with_a_right_checksum(tmp_path: Path) -> None:

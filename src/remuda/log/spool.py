@@ -1,8 +1,9 @@
 """The spool: where processes that cannot reach the broker leave rows for it to take in.
 
-`spool/<app>.<batch>/<part>-<crc32c>.arrow` is a batch, put there by one rename; `spool/staging/` is where it is put
-together. The numbers of an application's batches grow. Rows that no queue took are kept in `spool/refused/`, with the
-reason. A part is read only if it matches the checksum in its name, and its rows are validated: they come from outside.
+`spool/<app>.<batch>/<part>-of-<parts>-<crc32c>.arrow` is a batch, put there by one rename; `spool/staging/` is where it
+is put together. The numbers of an application's batches grow. Rows that no queue took are kept in `spool/refused/`,
+with the reason. A batch is read only if all its parts are there and match the checksums in their names, and its rows are
+validated: they come from outside.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SPOOL_SCHEMA: Final = pa.schema(
 _APP: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _BATCH: Final = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{20})")
 _SUFFIX: Final = ".arrow"
-_PART: Final = re.compile(r"\d{6}(?:-([0-9a-f]{8}))?\.arrow")
+_PART: Final = re.compile(r"(?P<part>\d{6})(?:-of-(?P<parts>\d{6}))?(?:-(?P<crc>[0-9a-f]{8}))?\.arrow")
 _STAGED: Final = re.compile(r"[0-9a-f]{32}-([0-9a-f]{8})\.arrow")
 REASON: Final = "reason.txt"
 _CHUNK: Final = 1 << 20
@@ -137,10 +138,11 @@ def lay(spool: Path, app: str, number: int, names: Iterable[str]) -> bool:
     target = spool / f"{check_app(app)}.{number:020d}"
     gathered = spool / STAGING / uuid.uuid4().hex
     gathered.mkdir()
-    for part, name in enumerate(names):
+    staged = list(names)
+    for part, name in enumerate(staged):
         known = _STAGED.fullmatch(name)
         checksum = f"-{known[1]}" if known else ""
-        os.rename(spool / STAGING / name, gathered / f"{part:06d}{checksum}{_SUFFIX}")
+        os.rename(spool / STAGING / name, gathered / f"{part:06d}-of-{len(staged):06d}{checksum}{_SUFFIX}")
     sync_folder(gathered)
     try:
         os.rename(gathered, target)
@@ -165,7 +167,7 @@ def waiting(spool: Path) -> list[SpoolBatch]:
 
 def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[pa.RecordBatch]:
     """The rows of a batch in order, without the first of them; raises `DamagedBatch`."""
-    for path in batch.parts():
+    for path in _all_parts(batch):
         for piece in _pieces(path):
             if skip >= piece.num_rows:
                 skip -= piece.num_rows
@@ -175,10 +177,22 @@ def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[pa.RecordBatch]:
 
 
 def check(batch: SpoolBatch) -> None:
-    """Raise `DamagedBatch` unless every part is what was put there."""
-    for path in batch.parts():
+    """Raise `DamagedBatch` unless every part is there, and is what was put there."""
+    for path in _all_parts(batch):
         for _ in _pieces(path):
             pass
+
+
+def _all_parts(batch: SpoolBatch) -> list[Path]:
+    """The parts of a batch; raises `DamagedBatch` if one is missing. Those that an earlier version put there do not say
+    how many there are."""
+    paths = batch.parts()
+    found = [match for path in paths if (match := _PART.fullmatch(path.name))]
+    parts = max((int(match["parts"] or 0) for match in found), default=1)
+    missing = sorted(set(range(max(parts, len(found)))) - {int(match["part"]) for match in found})
+    if missing:
+        raise DamagedBatch(f"{batch.path.name} lacks {len(missing)} of its parts: {', '.join(map(str, missing[:9]))}")
+    return paths
 
 
 def _pieces(path: Path) -> Iterator[pa.RecordBatch]:
@@ -189,7 +203,7 @@ def _pieces(path: Path) -> Iterator[pa.RecordBatch]:
         if not stat.S_ISREG(found.st_mode):
             raise DamagedBatch(f"{named} is not a plain file")
         match = _PART.fullmatch(path.name)
-        if match is not None and match[1] is not None and _checksum(path) != int(match[1], 16):
+        if match is not None and match["crc"] is not None and _checksum(path) != int(match["crc"], 16):
             raise DamagedBatch(f"{named} does not match its checksum")
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
             if not reader.schema.equals(SPOOL_SCHEMA):

@@ -263,7 +263,8 @@ class _Check:
             try:
                 spool.check(batch)
             except spool.DamagedBatch as error:
-                self._note(f"{spool.SPOOL}/{batch.path.name}", str(error))
+                if batch.path.exists():  # else it was taken in while it was listed
+                    self._note(f"{spool.SPOOL}/{batch.path.name}", str(error))
             except FileNotFoundError:
                 continue  # taken in meanwhile
 
