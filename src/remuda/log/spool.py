@@ -2,7 +2,7 @@
 
 `spool/<app>.<batch>/<part>-of-<parts>-<crc32c>.arrow` is a batch, put there by one rename; `spool/staging/` is where it
 is put together. The numbers of an application's batches grow. Rows that no queue took are kept in `spool/refused/`,
-with the reason. A batch is read only if all its parts are there and match the checksums in their names, and its rows are
+with the reason. A batch is read only if all its parts are there and match the checksums in their names; its rows are
 validated: they come from outside.
 """
 
