@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -198,6 +199,18 @@ def test_a_broker_that_is_away_is_not_waited_for_without_a_journal(
             return made.outbox.counts()[Status.SCHEDULED] == before
 
         eventually(goes_to_the_broker, 20)
+
+
+def test_the_first_publish_waits_no_longer_than_its_url_says(tmp_path: Path) -> None:
+    """O4: a machine that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://127.0.0.1:{silent.getsockname()[1]}/?reply_timeout=300ms"
+        with Bus(url) as bus:
+            Outbox(bus, f"sqlite:///{tmp_path}/app.db", journal=str(tmp_path / "j")).create_tables()
+            began = time.monotonic()
+            message = bus.publish("order", 1)
+            assert time.monotonic() - began < 10, "without it, 20 s"
+            assert bus.outbox.status(message).status is Status.SCHEDULED
 
 
 def test_what_is_left_in_the_journal_is_persisted_at_start(tmp_path: Path) -> None:

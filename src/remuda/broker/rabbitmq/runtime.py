@@ -111,7 +111,7 @@ class Runtime:
     def open(self) -> Runtime:
         try:
             for connection in (self.consuming_connection, self.publishing_connection):
-                connection.open(settings.OPEN)
+                connection.open(min(settings.OPEN, connection.options.reply_timeout))
             self.sender.open()
             self.topology.open()
             self._claim.renew()

@@ -16,7 +16,7 @@ from remuda.model.message import MAX_PRIORITY
 from remuda.model.values.option_reading import read_enum
 
 OPEN: Final = 20.0
-"""Seconds within which the first connection must succeed."""
+"""Seconds within which the first connection must succeed, unless `reply_timeout` is less."""
 
 
 class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):

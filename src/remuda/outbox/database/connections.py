@@ -36,8 +36,9 @@ class PostgresSession:
         try:
             # So the server notices within half a minute if the relay's machine vanishes.
             self.connection: psycopg.Connection[tuple[Any, ...]] = library.connect(
-                url, autocommit=True, connect_timeout=10, application_name="remuda outbox",
+                url, autocommit=True, application_name="remuda outbox",
                 options="-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
+                **({} if "connect_timeout" in url else {"connect_timeout": 10}),
             )  # fmt: skip
         except library.ProgrammingError as error:
             raise InvalidOption(f"the outbox's URL is not valid: {error}") from error
