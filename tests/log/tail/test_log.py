@@ -7,7 +7,6 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,8 +238,16 @@ def test_l7_a_full_disk_leaves_room_for_answers_when_a_segment_ends() -> None:
     for capacity in range(5000, 14000, 150):
         disk = SimulatedDisk(capacity=capacity + NOTE)
         log, _, _ = open_log(disk, LogOptions(segment_bytes=4000, reserve_bytes=4000, spare_bytes=1000))
-        published = until_full(partial(log.reserve, 300), lambda log=log: commit(log, [appended(log, [b"x" * 200])]))
-        answered = until_full(partial(log.reserve, 80, use_spare=True), lambda log=log: commit(log, [events(log, 0)]))
+
+        def publish(log: Log = log) -> None:
+            log.reserve(300)
+            commit(log, [appended(log, [b"x" * 200])])
+
+        def answer(log: Log = log) -> None:
+            log.reserve(80, use_spare=True)
+            commit(log, [events(log, 0)])
+
+        published, answered = until_full(publish), until_full(answer)
         assert (published > 5, answered > 5) == (True, True), capacity
         disk.capacity = None
         log.reserve(300)

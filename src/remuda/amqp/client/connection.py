@@ -106,7 +106,8 @@ class Connection:
             connected = self.up
         if not connected:
             self.close(1.0)
-            raise ConnectFailed(f"no connection to {self.options} within {timeout:g} s: {self.last_error or 'no answer'}")
+            why = self.last_error or "no answer"
+            raise ConnectFailed(f"no connection to {self.options} within {timeout:g} s: {why}")
         return self
 
     def await_up(self, timeout: float) -> bool:
