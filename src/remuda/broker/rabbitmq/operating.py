@@ -25,7 +25,7 @@ from remuda.broker.rabbitmq.shared_state.message_ids import id_of, number_of, ru
 from remuda.broker.rabbitmq.support import DEAD
 from remuda.broker.roster import Roster
 from remuda.model.document import Document, QueueView
-from remuda.model.errors import NotFound, Unsupported
+from remuda.model.errors import HostNotResponding, NotFound, Unsupported
 from remuda.model.life import PARKED, Consumption, Life, check_move, reason_of_arrival
 from remuda.model.notes import Noted
 from remuda.model.operations.commands import (
@@ -51,7 +51,11 @@ from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.records import Event
 from remuda.model.state import State
 
-_SILENCE: Final = 2.0
+_SILENCE: Final = 1.0
+_LONG_SILENCE: Final = 10.0
+_PATIENCE: Final = 60.0
+"""Seconds to wait for RabbitMQ to deliver what it says it has, or to have back what it was given."""
+_PREFETCH: Final = 5_000
 _REMEMBERED: Final = 65_536
 _AT_ONCE: Final = 1000
 
@@ -289,33 +293,59 @@ class Operating:
         runtime = self._runtime
         runtime.consumers.check_up()
         seen = runtime.topology.look(queue)
-        if seen is None or not seen.message_count:
+        if seen is None:
             return
-        channel = runtime.consuming_connection.channel(prefetch=min(seen.message_count, 65535))
+        channel = runtime.consuming_connection.channel()
         try:
-            consumer = channel.consume(queue)
             deliveries: list[Delivery] = []
-            quiet = time.monotonic() + _SILENCE
-            most = min(seen.message_count, 65535)
-            while len(deliveries) < most and time.monotonic() < quiet:
-                arrived = consumer.get(most - len(deliveries), timeout=0.1)
-                deliveries += arrived
-                if arrived:
-                    quiet = time.monotonic() + _SILENCE
-            consumer.cancel()
+            left = seen.message_count
+            while left > 0 and (found := self._gather(queue, channel, min(left, _PREFETCH))):
+                deliveries += found
+                left -= len(found)
             now = runtime.clock()
             sort([codec.decode(one, now) for one in deliveries], channel)
-            left = channel.window.unanswered
+            unanswered = channel.window.unanswered
         finally:
             channel.close()
-        self._await_return(queue, left)
+        self._await_return(queue, unanswered)
+
+    def _gather(self, queue: str, channel: Channel, count: int) -> list[Delivery]:
+        """Receive so many messages, or what the queue still has, by a consumer of their own: one that asked for all of
+        a long queue at once would wait for seconds until the first one comes."""
+        channel.set_prefetch(count)
+        consumer = channel.consume(queue)
+        found: list[Delivery] = []
+        heard = time.monotonic()
+        while len(found) < count:
+            arrived = consumer.get(count - len(found), timeout=0.1)
+            found += arrived
+            silence = time.monotonic() - heard
+            if arrived:
+                heard = time.monotonic()
+            elif silence > _SILENCE:
+                seen = self._runtime.topology.look(queue)
+                ready = 0 if seen is None else seen.message_count
+                alone = seen is not None and seen.consumer_count <= 1
+                if not ready and silence > (_LONG_SILENCE if alone else _SILENCE):
+                    break  # the others expired, or were taken by somebody else
+                if silence > _PATIENCE:
+                    raise HostNotResponding(
+                        f"RabbitMQ does not deliver the {ready} messages of {queue!r}; nothing was changed. Try again "
+                        "when it is less busy"
+                    )
+        consumer.cancel()
+        return found
 
     def _await_return(self, queue: str, count: int) -> None:
-        """Wait until what was given back is in the queue again, so that the next query sees it."""
-        deadline = time.monotonic() + _SILENCE
-        while count and time.monotonic() < deadline:
+        """Wait until what was given back is in the queue again, so that the next query sees it; others may take it."""
+        back, changed = -1, time.monotonic()
+        while count:
             seen = self._runtime.topology.look(queue)
             if seen is None or seen.message_count >= count:
+                return
+            if seen.message_count != back:
+                back, changed = seen.message_count, time.monotonic()
+            if time.monotonic() - changed > (_SILENCE if seen.consumer_count else _PATIENCE):
                 return
             time.sleep(0.005)
 
