@@ -133,7 +133,7 @@ def _returned(value: property) -> str:
 
 def _text(annotation: Any) -> str:
     if isinstance(annotation, str):
-        return annotation
+        return re.sub(r"Annotated\[(\w+), Help\([^)]*\)\]", r"\1", annotation)
     if annotation is None or annotation is type(None):
         return "None"
     if get_origin(annotation) is Annotated:

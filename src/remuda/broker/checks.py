@@ -109,6 +109,11 @@ def publish(
     return Publish(batch, queue, unbound, exchange, None if options is None else read_options(options))
 
 
+def route(router: str, messages: Publishable, timeout: Duration | None) -> Publish:
+    """The command to publish through a router."""
+    return publish(messages, None, None, read_name("router", router), None, timeout)
+
+
 def _plain_publish(
     messages: Publishable,
     queue: str | None,

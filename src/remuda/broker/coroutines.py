@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
-from remuda.broker.checks import Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
 from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.embedded.locks.reentrancy import is_refusal
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.port import AsyncBroker
+from remuda.broker.port import AsyncBroker, AsyncSubscription
+from remuda.broker.questions import Question
 from remuda.broker.threads import NOT_YET
 from remuda.core.effects import Dispatch
 from remuda.model.errors import CommitTimeout, LookAgain, StorageError
-from remuda.model.notes import Note
-from remuda.model.operations.commands import Command, Publish, Renew, SetCredit, Settle, Unsubscribe
+from remuda.model.operations.commands import Command, Publish, Pull, Renew, SetCredit, Settle, Subscribe, Unsubscribe
 from remuda.model.operations.results import Differences, Receipt
-from remuda.model.queues.options import Options
 from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND, Duration, micros
-from remuda.model.values.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.backend import Backend
@@ -46,30 +43,13 @@ class AsyncEmbeddedBroker(AsyncBroker):
         """What executes the commands."""
         return self._backend
 
-    # Publishing
+    # Publishing and consuming
 
-    async def publish(
-        self,
-        messages: Publishable,
-        *,
-        queue: str | None = None,
-        unbound: str | None = None,
-        options: Options = None,
-        timeout: Duration | None = None,
-        raise_refusals: bool = True,
-        once: str | None = None,
-        note: Note | None = None,
-    ) -> Receipt:
-        read_flag("raise_refusals", raise_refusals)
-        command = checks.publish(messages, queue, unbound, None, options, timeout)
-        if note is not None:
-            command = checks.published_with(command, note)
+    async def _publish(self, command: Publish, once: str | None, timeout: Duration | None) -> Receipt:
         if once is None:
             receipt: Receipt = await self._finish(self._backend.begin(command), timeout)
         else:
             receipt = await self._publish_once(command, once, timeout)
-        if receipt.refusals and raise_refusals:
-            checks.report_refusals(receipt)
         return receipt
 
     async def _publish_once(self, command: Publish, once: str, timeout: Duration | None) -> Receipt:
@@ -81,53 +61,25 @@ class AsyncEmbeddedBroker(AsyncBroker):
                 receipt: Receipt = await self._finish(begun, timeout)
                 return receipt
 
-    async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        command = checks.publish(messages, None, None, read_name("router", router), None, timeout)
-        receipt: Receipt = await self._finish(self._backend.begin(command), timeout)
-        return receipt
+    def _new_tag(self) -> int:
+        return self._backend.new_tag()
 
-    # Consuming
-
-    async def subscribe(
-        self,
-        queue: str,
-        *,
-        consumer: str | None = None,
-        batch: int = 1,
-        credit: int | None = None,
-        group: str | None = None,
-        options: Options = None,
-        priority: int = 0,
-    ) -> AsyncEmbeddedSubscription:
-        tag, inbox = self._backend.new_tag(), Inbox()
-        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
+    async def _subscribe(self, command: Subscribe) -> AsyncEmbeddedSubscription:
+        inbox = Inbox()
         pending = self._backend.begin(command, inbox)
         try:
             differs = await self._finish(pending)
         except (StorageError, asyncio.CancelledError):
             await self._call(self._backend.leave, command.queue, command.consumer)
             raise
-        return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
+        return AsyncEmbeddedSubscription(self, command, inbox, differs)
 
-    async def channel(
-        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
-    ) -> AsyncEmbeddedSubscription:
-        return await self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
+    async def pull_while(self, waits: Waits, queue: str, count: int, timeout: Duration) -> AsyncDelivery | None:
+        """A pull that ends before its time when `waits` do."""
+        return await self._pull(checks.pull(self._new_tag(), queue, None, count, False, "none", timeout), waits)
 
-    async def pull(
-        self,
-        queue: str,
-        count: int = 1,
-        *,
-        consumer: str | None = None,
-        newest: bool = False,
-        clear_after: str = "none",
-        timeout: Duration = 0,
-        waits: Waits | None = None,
-    ) -> AsyncDelivery | None:
-        backend = self._backend
-        tag = backend.new_tag()
-        command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
+    async def _pull(self, command: Pull, waits: Waits | None = None) -> AsyncDelivery | None:
+        backend, tag = self._backend, command.tag
         inbox = Inbox() if command.wait else None
         pending = backend.begin(command, inbox)
         found: Dispatch | None = None
@@ -142,7 +94,7 @@ class AsyncEmbeddedBroker(AsyncBroker):
             if found is None and inbox is not None:
                 with contextlib.nullcontext() if waits is None else waits.waiting(inbox):
                     found = await receive(inbox, command.wait / SECOND)
-                if found is None and not inbox.closed and not await self._call(backend.cancel_pull, queue, tag):
+                if found is None and not inbox.closed and not await self._call(backend.cancel_pull, command.queue, tag):
                     found = await receive(inbox, None)
                 backend.forget_pull(tag)
                 if found is None:
@@ -158,26 +110,22 @@ class AsyncEmbeddedBroker(AsyncBroker):
                 backend.abandon_pull(pending, command, inbox)
             raise
 
-    async def renew(self, delivery: AsyncDelivery) -> bool:
-        checks.check_delivery(delivery)
-        if delivery.lease is None:
-            return False
-        renewed: bool = await self._do(Renew(delivery.queue, delivery.lease))
+    async def _renew(self, queue: str, lease: int) -> bool:
+        renewed: bool = await self._do(Renew(queue, lease))
         return renewed
 
     async def close(self) -> None:
         await asyncio.to_thread(self._backend.close)
 
-    async def __aenter__(self) -> AsyncEmbeddedBroker:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
     # Executing commands
 
     async def _do(self, command: Command) -> Any:
         return await self._finish(self._backend.begin(command))
+
+    async def _ask(self, question: Question[T]) -> T:
+        if question.reads_files:
+            return await asyncio.to_thread(question.of, self._backend)
+        return await self._call(question.of, self._backend)
 
     async def _call(self, query: Callable[..., T], *args: Any) -> T:
         """Query the broker; in a thread, if another process answers."""
@@ -212,25 +160,16 @@ class AsyncEmbeddedBroker(AsyncBroker):
         return settled
 
 
-class AsyncEmbeddedSubscription:
+class AsyncEmbeddedSubscription(AsyncSubscription):
     """A consumer's deliveries, for a coroutine."""
 
-    def __init__(
-        self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences, tag: int
-    ) -> None:
+    def __init__(self, broker: AsyncEmbeddedBroker, command: Subscribe, inbox: Inbox, differs: Differences) -> None:
+        super().__init__(command, differs)
         self._broker = broker
-        self.queue = queue
-        self.consumer = consumer
-        self.differs = differs
         self._inbox = inbox
-        self._tag = tag
+        self._tag = command.tag
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
-
-    async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
-        """The next delivery; None when the time is up or the subscription is closed."""
-        wait = checks.wait_seconds(timeout)
+    async def _receive(self, wait: float | None) -> AsyncDelivery | None:
         while (dispatch := await receive(self._inbox, wait)) is not None:
             backend = self._broker._backend
             taken: Dispatch | None = dispatch
@@ -251,29 +190,16 @@ class AsyncEmbeddedSubscription:
             self._broker._backend.check_stalled()
         return None
 
-    async def set_credit(self, credit: int) -> None:
-        """How many unanswered messages this consumer, or its group, may hold from now on."""
-        await self._broker._do(SetCredit(self.queue, self.consumer, read_count("credit", credit, 1)))
+    async def _set_credit(self, credit: int) -> None:
+        await self._broker._do(SetCredit(self.queue, self.consumer, credit))
 
-    async def __aiter__(self) -> AsyncIterator[AsyncDelivery]:
-        while (delivery := await self.receive()) is not None:
-            yield delivery
-
-    async def close(self, *, keep: bool = False) -> None:
-        """Stop receiving. Unanswered messages go back to the queue or, with `keep`, can still be answered."""
-        read_flag("keep", keep)
+    async def _close(self, keep: bool) -> None:
         backend = self._broker._backend
         if not backend.closed:
             await self._broker._finish(backend.begin(Unsubscribe(self.queue, self.consumer, keep=keep)))
             if keep:
                 backend.forget_inbox(self._tag)
         self._inbox.close()
-
-    async def __aenter__(self) -> AsyncEmbeddedSubscription:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 async def receive(inbox: Inbox, timeout: float | None) -> Dispatch | None:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from remuda.broker import checks
-from remuda.broker.checks import Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
 from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.embedded.locks.reentrancy import is_refusal
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.port import Broker
+from remuda.broker.port import Broker, Subscription
 from remuda.core.effects import Dispatch
 from remuda.model.errors import CommitTimeout, LookAgain, StorageError
-from remuda.model.notes import Note
-from remuda.model.operations.commands import Command, Publish, Renew, SetCredit, Settle, Unsubscribe
+from remuda.model.operations.commands import Command, Publish, Pull, Renew, SetCredit, Settle, Subscribe, Unsubscribe
 from remuda.model.operations.results import Differences, Receipt, Removed
-from remuda.model.queues.options import Options
 from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND, Duration, micros
-from remuda.model.values.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.backend import Backend
@@ -35,7 +31,7 @@ NOT_YET = "no consumer has answered yet; the message is kept and will be deliver
 
 
 class EmbeddedBroker(Broker):
-    """The port for threads. Safe to use from any thread."""
+    """The port for threads, on a `Backend`."""
 
     _backend: Backend
 
@@ -63,33 +59,15 @@ class EmbeddedBroker(Broker):
             self._aio.place = self.place
         return self._aio
 
-    # Publishing
+    # Publishing and consuming
 
-    def publish(
-        self,
-        messages: Publishable,
-        *,
-        queue: str | None = None,
-        unbound: str | None = None,
-        options: Options = None,
-        timeout: Duration | None = None,
-        raise_refusals: bool = True,
-        once: str | None = None,
-        note: Note | None = None,
-    ) -> Receipt:
-        if raise_refusals is not True:
-            read_flag("raise_refusals", raise_refusals)
-        command = checks.publish(messages, queue, unbound, None, options, timeout)
-        if note is not None:
-            command = checks.published_with(command, note)
+    def _publish(self, command: Publish, once: str | None, timeout: Duration | None) -> Receipt:
         pending = self._backend.submit(command) if once is None else self._submit_once(command, once)
         if pending.ticket:
             self._backend.wait(pending.ticket)
         if pending.confirmed is not None:
             self._finish(pending, timeout)
         receipt: Receipt = pending.result
-        if receipt.refusals and raise_refusals:
-            checks.report_refusals(receipt)
         return receipt
 
     def _submit_once(self, command: Publish, once: str) -> Pending:
@@ -99,55 +77,25 @@ class EmbeddedBroker(Broker):
             with contextlib.suppress(LookAgain):
                 return self._backend.submit(checks.published_once(command, bool(ever), upto, found))
 
-    def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        receipt: Receipt = self._finish(
-            self._backend.submit(checks.publish(messages, None, None, read_name("router", router), None, timeout)),
-            timeout,
-        )
-        return receipt
+    def _new_tag(self) -> int:
+        return self._backend.new_tag()
 
-    # Consuming
-
-    def subscribe(
-        self,
-        queue: str,
-        *,
-        consumer: str | None = None,
-        batch: int = 1,
-        credit: int | None = None,
-        group: str | None = None,
-        options: Options = None,
-        priority: int = 0,
-    ) -> EmbeddedSubscription:
-        tag, inbox = self._backend.new_tag(), Inbox()
-        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
+    def _subscribe(self, command: Subscribe) -> EmbeddedSubscription:
+        inbox = Inbox()
         pending = self._backend.submit(command, inbox)
         try:
             differs = self._finish(pending)
         except BaseException:
             self._backend.leave(command.queue, command.consumer)
             raise
-        return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
+        return EmbeddedSubscription(self, command, inbox, differs)
 
-    def channel(
-        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
-    ) -> EmbeddedSubscription:
-        return self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
+    def pull_while(self, waits: Waits, queue: str, count: int, timeout: Duration) -> Delivery | None:
+        """A pull that ends before its time when `waits` do."""
+        return self._pull(checks.pull(self._new_tag(), queue, None, count, False, "none", timeout), waits)
 
-    def pull(
-        self,
-        queue: str,
-        count: int = 1,
-        *,
-        consumer: str | None = None,
-        newest: bool = False,
-        clear_after: str = "none",
-        timeout: Duration = 0,
-        waits: Waits | None = None,
-    ) -> Delivery | None:
-        backend = self._backend
-        tag = backend.new_tag()
-        command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
+    def _pull(self, command: Pull, waits: Waits | None = None) -> Delivery | None:
+        backend, tag = self._backend, command.tag
         inbox = Inbox() if command.wait else None
         pending = backend.submit(command, inbox)
         found: Dispatch | None = None
@@ -181,11 +129,8 @@ class EmbeddedBroker(Broker):
                 backend.abandon_pull(pending, command, inbox)
             raise
 
-    def renew(self, delivery: Delivery) -> bool:
-        checks.check_delivery(delivery)
-        if delivery.lease is None:
-            return False
-        renewed: bool = self._backend.submit(Renew(delivery.queue, delivery.lease)).result
+    def _renew(self, queue: str, lease: int) -> bool:
+        renewed: bool = self._backend.submit(Renew(queue, lease)).result
         return renewed
 
     # The log
@@ -206,12 +151,6 @@ class EmbeddedBroker(Broker):
 
     def close(self) -> None:
         self._backend.close()
-
-    def __enter__(self) -> EmbeddedBroker:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # Executing commands
 
@@ -241,25 +180,16 @@ class EmbeddedBroker(Broker):
         return settled
 
 
-class EmbeddedSubscription:
+class EmbeddedSubscription(Subscription):
     """A consumer's deliveries, for a thread."""
 
-    def __init__(
-        self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences, tag: int
-    ) -> None:
+    def __init__(self, broker: EmbeddedBroker, command: Subscribe, inbox: Inbox, differs: Differences) -> None:
+        super().__init__(command, differs)
         self._broker = broker
-        self.queue = queue
-        self.consumer = consumer
-        self.differs = differs
         self._inbox = inbox
-        self._tag = tag
+        self._tag = command.tag
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
-
-    def receive(self, timeout: Duration | None = None) -> Delivery | None:
-        """The next delivery; None when the time is up or the subscription is closed."""
-        wait = checks.wait_seconds(timeout)
+    def _receive(self, wait: float | None) -> Delivery | None:
         while (dispatch := self._inbox.get(wait)) is not None:
             taken = self._broker._backend.hand_over(dispatch, self._inbox)
             try:
@@ -274,26 +204,13 @@ class EmbeddedSubscription:
             self._broker._backend.check_stalled()
         return None
 
-    def set_credit(self, credit: int) -> None:
-        """How many unanswered messages this consumer, or its group, may hold from now on."""
-        self._broker._do(SetCredit(self.queue, self.consumer, read_count("credit", credit, 1)))
+    def _set_credit(self, credit: int) -> None:
+        self._broker._do(SetCredit(self.queue, self.consumer, credit))
 
-    def __iter__(self) -> Iterator[Delivery]:
-        while (delivery := self.receive()) is not None:
-            yield delivery
-
-    def close(self, *, keep: bool = False) -> None:
-        """Stop receiving. Unanswered messages go back to the queue or, with `keep`, can still be answered."""
-        read_flag("keep", keep)
+    def _close(self, keep: bool) -> None:
         backend = self._broker._backend
         if not backend.closed:
             self._broker._finish(backend.submit(Unsubscribe(self.queue, self.consumer, keep=keep)))
             if keep:
                 backend.forget_inbox(self._tag)
         self._inbox.close()
-
-    def __enter__(self) -> EmbeddedSubscription:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

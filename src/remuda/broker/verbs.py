@@ -1,43 +1,37 @@
 """The methods for administrators, operators and spectators, which are the same on every broker.
 
 Each method that changes something is a verb of `remuda.model.operations.verbs`, whose signature it has: the verb makes
-a command, and the backend executes it. The others are queries.
+a command, and the backend executes it. The others are the questions of `remuda.broker.questions`.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from remuda.broker import checks
+from remuda.broker import questions
 from remuda.broker.backend import Answers
-from remuda.broker.spectator import Spectator
-from remuda.model.document import Document
-from remuda.model.notes import Noted
+from remuda.broker.questions import Question
 from remuda.model.operations import verbs
 from remuda.model.operations.commands import Returns
-from remuda.model.operations.filters import MessageFilter, message_filter
-from remuda.model.operations.results import Health, ParkedMessage, QueueInfo
-from remuda.model.operations.worker_orders import Orders, Worker, WorkerOrder, read_order
-from remuda.model.queues.flow_info import FlowInfo
-from remuda.model.queues.notices import Notice
-from remuda.model.queues.routing import Binding, ExchangeKind
-from remuda.model.values.texts import read_count, read_name, read_optional_text, read_text
 
 if TYPE_CHECKING:
     from remuda.model.operations.commands import Command
 
-T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _method(verb: Callable[P, Returns[R]]) -> Callable[Concatenate[Any, P], R]:
+Asked = TypeVar("Asked", bound=Callable[..., Any])
+
+
+def _verb(verb: Callable[P, Returns[R]]) -> Callable[Concatenate[Any, P], R]:
     """The method of a verb for threads."""
 
-    @wraps(verb)
+    @_as(verb)
     def method(self: Verbs, /, *arguments: P.args, **more: P.kwargs) -> R:
         result: R = self._do(verb(*arguments, **more))  # type: ignore[arg-type]
         return result
@@ -45,15 +39,54 @@ def _method(verb: Callable[P, Returns[R]]) -> Callable[Concatenate[Any, P], R]:
     return method
 
 
-def _coroutine(verb: Callable[P, Returns[R]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+def _verb_async(verb: Callable[P, Returns[R]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """The method of a verb for coroutines."""
 
-    @wraps(verb)
+    @_as(verb)
     async def method(self: AsyncVerbs, /, *arguments: P.args, **more: P.kwargs) -> R:
         result: R = await self._do(verb(*arguments, **more))  # type: ignore[arg-type]
         return result
 
     return method
+
+
+def _question(question: Callable[P, Question[R]]) -> Callable[Concatenate[Any, P], R]:
+    """The method of a question for threads."""
+
+    @_as(question)
+    def method(self: Verbs, /, *arguments: P.args, **more: P.kwargs) -> R:
+        return question(*arguments, **more).of(self._backend)
+
+    return method
+
+
+def _question_async(question: Callable[P, Question[R]]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The method of a question for coroutines."""
+
+    @_as(question)
+    async def method(self: AsyncVerbs, /, *arguments: P.args, **more: P.kwargs) -> R:
+        return await self._ask(question(*arguments, **more))
+
+    return method
+
+
+def _as(declared: Callable[..., Any]) -> Callable[[Asked], Asked]:
+    """Make a method look as if it were written out: with `self`, and the type of what it returns."""
+
+    def dress(method: Asked) -> Asked:
+        update_wrapper(method, declared)
+        signature, made = inspect.signature(declared), get_type_hints(declared)["return"]
+        returns = made if get_origin(made) is Question else made.__orig_bases__[0]
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        first, *_ = signature.parameters.values() or [own]
+        if first.kind is not inspect.Parameter.POSITIONAL_ONLY:
+            own = own.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[own, *signature.parameters.values()], return_annotation=get_args(returns)[0]
+        )
+        return method
+
+    return dress
 
 
 class Verbs(ABC):
@@ -70,88 +103,41 @@ class Verbs(ABC):
     def _do(self, command: Command) -> Any:
         """Execute a command, and wait until its effects are stored."""
 
-    create_queue = _method(verbs.create_queue)
-    configure_queue = _method(verbs.configure_queue)
-    set_status = _method(verbs.set_status)
-    pause = _method(verbs.pause)
-    resume = _method(verbs.resume)
-    remove_queue = _method(verbs.remove_queue)
-    create_router = _method(verbs.create_router)
-    bind = _method(verbs.bind)
-    unbind = _method(verbs.unbind)
-    remove_router = _method(verbs.remove_router)
-    clear = _method(verbs.clear)
-    reprocess = _method(verbs.reprocess)
-    requeue_front = _method(verbs.requeue_front)
-    forget = _method(verbs.forget)
-    move = _method(verbs.move)
-    pause_key = _method(verbs.pause_key)
-    resume_key = _method(verbs.resume_key)
+    create_queue = _verb(verbs.create_queue)
+    configure_queue = _verb(verbs.configure_queue)
+    set_status = _verb(verbs.set_status)
+    pause = _verb(verbs.pause)
+    resume = _verb(verbs.resume)
+    remove_queue = _verb(verbs.remove_queue)
+    create_router = _verb(verbs.create_router)
+    bind = _verb(verbs.bind)
+    unbind = _verb(verbs.unbind)
+    remove_router = _verb(verbs.remove_router)
+    clear = _verb(verbs.clear)
+    reprocess = _verb(verbs.reprocess)
+    requeue_front = _verb(verbs.requeue_front)
+    forget = _verb(verbs.forget)
+    move = _verb(verbs.move)
+    pause_key = _verb(verbs.pause_key)
+    resume_key = _verb(verbs.resume_key)
 
-    def queue(self, name: str) -> QueueInfo:
-        return self._backend.info(read_name("queue", name))
-
-    def queues(self) -> list[QueueInfo]:
-        return self._backend.queues()
-
-    def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return self._backend.exchanges()
-
-    def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        """Messages that ended without success, the newest first."""
-        wanted = message_filter(chosen)
-        return self._backend.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
-
-    def flow(self, name: str, limit: int = 10) -> FlowInfo:
-        """What the queue's rules hold back, and the keys with most waiting."""
-        return self._backend.flow(read_name("queue", name), read_count("limit", limit))
-
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        """Waiting and delayed messages, as runs of `(first offset, count)`, the next to be delivered first."""
-        return self._backend.waiting(read_name("queue", name))
-
-    def notes(self, queue: str, offset: int) -> list[Noted]:
-        """The notes on a message that waits in this queue, is handled, or is parked there, in the order they came."""
-        return self._backend.notes(read_name("queue", queue), read_count("offset", offset))
-
-    def message(self, message: str | int) -> Document:
-        return self._backend.document(checks.message_name(message))
-
-    def workers(self) -> list[Worker]:
-        """The processes that run handlers here, as they last told of themselves. On RabbitMQ, only those of this
-        process."""
-        return self._backend.workers()
-
-    def order_worker(self, worker: str, order: WorkerOrder | str, *, who: str | None = None) -> None:
-        """Tell a worker to `pause` (take no more messages), to `resume`, or to `stop` when it has finished. It hears
-        it within seconds."""
-        self._backend.order_worker(read_text("worker", worker), read_order(order), who or "")
-
-    def cancel_running(self, queue: str, offset: int, *, who: str | None = None) -> bool:
-        """Have the workers of a queue cancel a message if they handle it; they hear it within seconds. Whether the
-        queue has a worker that may."""
-        return self._backend.cancel_running(*_running(queue, offset, who))
-
-    def tell_worker(self, worker: Worker) -> Orders:
-        """A worker tells of itself; returns what it shall do."""
-        return self._backend.tell_worker(worker)
-
-    def worker_left(self, worker: str) -> None:
-        """A worker has ended."""
-        self._backend.worker_left(worker)
-
-    def spectate(self) -> Spectator:
-        return Spectator(self._backend.reader(), self._backend.flush)
-
-    def health(self) -> Health:
-        """Whether the broker is live and ready, and what does not work."""
-        return self._backend.health()
-
-    def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._backend.on_notice(handler)
-
-    def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._backend.off_notice(handler)
+    queue = _question(questions.queue)
+    queues = _question(questions.queues)
+    routers = _question(questions.routers)
+    parked = _question(questions.parked)
+    flow = _question(questions.flow)
+    waiting = _question(questions.waiting)
+    notes = _question(questions.notes)
+    message = _question(questions.message)
+    workers = _question(questions.workers)
+    order_worker = _question(questions.order_worker)
+    cancel_running = _question(questions.cancel_running)
+    tell_worker = _question(questions.tell_worker)
+    worker_left = _question(questions.worker_left)
+    spectate = _question(questions.spectate)
+    health = _question(questions.health)
+    on_notice = _question(questions.on_notice)
+    off_notice = _question(questions.off_notice)
 
 
 class AsyncVerbs(ABC):
@@ -169,90 +155,39 @@ class AsyncVerbs(ABC):
         """Execute a command, and wait until its effects are stored."""
 
     @abstractmethod
-    async def _call(self, query: Callable[..., T], *args: Any) -> T:
-        """Query the backend."""
+    async def _ask(self, question: Question[R]) -> R:
+        """Put a question to the backend."""
 
-    create_queue = _coroutine(verbs.create_queue)
-    configure_queue = _coroutine(verbs.configure_queue)
-    set_status = _coroutine(verbs.set_status)
-    pause = _coroutine(verbs.pause)
-    resume = _coroutine(verbs.resume)
-    remove_queue = _coroutine(verbs.remove_queue)
-    create_router = _coroutine(verbs.create_router)
-    bind = _coroutine(verbs.bind)
-    unbind = _coroutine(verbs.unbind)
-    remove_router = _coroutine(verbs.remove_router)
-    clear = _coroutine(verbs.clear)
-    reprocess = _coroutine(verbs.reprocess)
-    requeue_front = _coroutine(verbs.requeue_front)
-    forget = _coroutine(verbs.forget)
-    move = _coroutine(verbs.move)
-    pause_key = _coroutine(verbs.pause_key)
-    resume_key = _coroutine(verbs.resume_key)
+    create_queue = _verb_async(verbs.create_queue)
+    configure_queue = _verb_async(verbs.configure_queue)
+    set_status = _verb_async(verbs.set_status)
+    pause = _verb_async(verbs.pause)
+    resume = _verb_async(verbs.resume)
+    remove_queue = _verb_async(verbs.remove_queue)
+    create_router = _verb_async(verbs.create_router)
+    bind = _verb_async(verbs.bind)
+    unbind = _verb_async(verbs.unbind)
+    remove_router = _verb_async(verbs.remove_router)
+    clear = _verb_async(verbs.clear)
+    reprocess = _verb_async(verbs.reprocess)
+    requeue_front = _verb_async(verbs.requeue_front)
+    forget = _verb_async(verbs.forget)
+    move = _verb_async(verbs.move)
+    pause_key = _verb_async(verbs.pause_key)
+    resume_key = _verb_async(verbs.resume_key)
 
-    async def queue(self, name: str) -> QueueInfo:
-        return await self._call(self._backend.info, read_name("queue", name))
-
-    async def queues(self) -> list[QueueInfo]:
-        return await self._call(self._backend.queues)
-
-    async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return await self._call(self._backend.exchanges)
-
-    async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        """Messages that ended without success, the newest first."""
-        wanted = message_filter(chosen)
-        count = read_count("limit", limit, 1)
-        return await self._call(self._backend.parked, read_name("queue", name), wanted, count)
-
-    async def flow(self, name: str, limit: int = 10) -> FlowInfo:
-        """What the queue's rules hold back, and the keys with most waiting."""
-        return await self._call(self._backend.flow, read_name("queue", name), read_count("limit", limit))
-
-    async def waiting(self, name: str) -> list[tuple[int, int]]:
-        """Waiting and delayed messages, as runs of `(first offset, count)`, the next to be delivered first."""
-        return await self._call(self._backend.waiting, read_name("queue", name))
-
-    async def notes(self, queue: str, offset: int) -> list[Noted]:
-        """The notes on a message that waits in this queue, is handled, or is parked there, in the order they came."""
-        return await self._call(self._backend.notes, read_name("queue", queue), read_count("offset", offset))
-
-    async def message(self, message: str | int) -> Document:
-        import asyncio
-
-        return await asyncio.to_thread(self._backend.document, checks.message_name(message))
-
-    async def workers(self) -> list[Worker]:
-        """The processes that run handlers here, as they last told of themselves. On RabbitMQ, only those of this
-        process."""
-        return await self._call(self._backend.workers)
-
-    async def order_worker(self, worker: str, order: WorkerOrder | str, *, who: str | None = None) -> None:
-        """Tell a worker to `pause` (take no more messages), to `resume`, or to `stop` when it has finished. It hears
-        it within seconds."""
-        await self._call(self._backend.order_worker, read_text("worker", worker), read_order(order), who or "")
-
-    async def cancel_running(self, queue: str, offset: int, *, who: str | None = None) -> bool:
-        """Have the workers of a queue cancel a message if they handle it."""
-        return await self._call(self._backend.cancel_running, *_running(queue, offset, who))
-
-    async def spectate(self) -> Spectator:
-        """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
-        import asyncio
-
-        return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
-
-    async def health(self) -> Health:
-        """Whether the broker is live and ready, and what does not work."""
-        health: Health = await self._call(self._backend.health)
-        return health
-
-    async def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        await self._call(self._backend.on_notice, handler)
-
-    async def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        await self._call(self._backend.off_notice, handler)
-
-
-def _running(queue: str, offset: int, who: str | None) -> tuple[str, int, str]:
-    return read_name("queue", queue), read_count("offset", offset), read_optional_text("who", who) or ""
+    queue = _question_async(questions.queue)
+    queues = _question_async(questions.queues)
+    routers = _question_async(questions.routers)
+    parked = _question_async(questions.parked)
+    flow = _question_async(questions.flow)
+    waiting = _question_async(questions.waiting)
+    notes = _question_async(questions.notes)
+    message = _question_async(questions.message)
+    workers = _question_async(questions.workers)
+    order_worker = _question_async(questions.order_worker)
+    cancel_running = _question_async(questions.cancel_running)
+    spectate = _question_async(questions.spectate)
+    health = _question_async(questions.health)
+    on_notice = _question_async(questions.on_notice)
+    off_notice = _question_async(questions.off_notice)

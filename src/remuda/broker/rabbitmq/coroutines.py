@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from remuda.broker import checks
-from remuda.broker.checks import Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
-from remuda.broker.port import AsyncBroker
+from remuda.broker.port import AsyncBroker, AsyncSubscription
+from remuda.broker.questions import Question
 from remuda.broker.rabbitmq.consuming.fetcher import LINGER, Arrival, Fetcher
 from remuda.broker.rabbitmq.support import refuse_keep, refuse_note, refuse_once
-from remuda.model.document import Document
-from remuda.model.notes import Note
-from remuda.model.operations.commands import Command, Pull, Subscribe
+from remuda.model.operations.commands import Command, Publish, Pull, Subscribe
 from remuda.model.operations.results import Differences, Receipt
-from remuda.model.queues.options import Options, Status
+from remuda.model.queues.options import Status
 from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND, Duration
-from remuda.model.values.texts import read_count, read_flag
 
 if TYPE_CHECKING:
     from remuda.broker.rabbitmq.operating import Operating
@@ -44,71 +39,27 @@ class AsyncRabbitBroker(AsyncBroker):
 
     # Publishing
 
-    async def publish(
-        self,
-        messages: Publishable,
-        *,
-        queue: str | None = None,
-        unbound: str | None = None,
-        options: Options = None,
-        timeout: Duration | None = None,
-        raise_refusals: bool = True,
-        once: str | None = None,
-        note: Note | None = None,
-    ) -> Receipt:
-        read_flag("raise_refusals", raise_refusals)
-        refuse_once(once)
-        refuse_note(note)
+    async def _publish(self, command: Publish, once: str | None, timeout: Duration | None) -> Receipt:
         runtime = self.runtime
+        if command.exchange is not None:
+            return await asyncio.to_thread(runtime.routers.route, command)
+        refuse_once(once)
+        refuse_note(command.note)
         runtime.check_open()
-        command = checks.publish(messages, queue, unbound, None, options, timeout)
         publishing = runtime.publishing
         differs: dict[str, Differences] = {}
         if command.options is not None or publishing.missing(command):
             differs = await asyncio.to_thread(runtime.queues.ensure_all, publishing.needed(command), command.options)
             await asyncio.to_thread(publishing.prepare, command)
         # A cancelled caller stops waiting; its messages are published all the same.
-        receipt = await asyncio.shield(asyncio.wrap_future(publishing.submit(command, differs)))
-        if receipt.refusals and raise_refusals:
-            checks.report_refusals(receipt)
-        return receipt
-
-    async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        return await asyncio.to_thread(self._threads.route, router, messages, timeout=timeout)
+        return await asyncio.shield(asyncio.wrap_future(publishing.submit(command, differs)))
 
     # Consuming
 
-    async def subscribe(
-        self,
-        queue: str,
-        *,
-        consumer: str | None = None,
-        batch: int = 1,
-        credit: int | None = None,
-        group: str | None = None,
-        options: Options = None,
-        priority: int = 0,
-    ) -> AsyncRabbitSubscription:
-        command = checks.subscribe(0, queue, consumer, batch, credit, group, options, priority)
-        fetcher, differs = await asyncio.to_thread(self._threads.begin, command)
-        return AsyncRabbitSubscription(self, command, fetcher, differs)
+    async def _subscribe(self, command: Subscribe) -> AsyncRabbitSubscription:
+        return AsyncRabbitSubscription(self, command, *await asyncio.to_thread(self._threads.begin, command))
 
-    async def channel(
-        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
-    ) -> AsyncRabbitSubscription:
-        return await self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
-
-    async def pull(
-        self,
-        queue: str,
-        count: int = 1,
-        *,
-        consumer: str | None = None,
-        newest: bool = False,
-        clear_after: str = "none",
-        timeout: Duration = 0,
-    ) -> AsyncDelivery | None:
-        command = checks.pull(0, queue, consumer, count, newest, clear_after, timeout)
+    async def _pull(self, command: Pull) -> AsyncDelivery | None:
         if not command.wait or command.clear_after != "none":
             found = await asyncio.to_thread(self._threads.fetch, command)
         else:
@@ -165,33 +116,21 @@ class AsyncRabbitBroker(AsyncBroker):
             return []
         return await waiting
 
-    async def renew(self, delivery: AsyncDelivery) -> bool:
-        checks.check_delivery(delivery)
-        return self._threads.renew_lease(delivery)
-
-    # Observing
-
-    async def message(self, message: str | int) -> Document:
-        return self._backend.remembered(message) or await super().message(message)
+    async def _renew(self, queue: str, lease: int) -> bool:
+        return self._threads._renew(queue, lease)
 
     # Life
 
     async def close(self) -> None:
         await asyncio.to_thread(self.runtime.close)
 
-    async def __aenter__(self) -> AsyncRabbitBroker:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
     # Executing commands
 
     async def _do(self, command: Command) -> Any:
         return await asyncio.to_thread(self._backend.carry_out, command)
 
-    async def _call(self, query: Callable[..., T], *args: Any) -> T:
-        return await asyncio.to_thread(query, *args)
+    async def _ask(self, question: Question[T]) -> T:
+        return await asyncio.to_thread(question.of, self._backend)
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
         if delivery.lease is None:
@@ -206,23 +145,16 @@ class AsyncRabbitBroker(AsyncBroker):
         return await asyncio.wrap_future(done)
 
 
-class AsyncRabbitSubscription:
+class AsyncRabbitSubscription(AsyncSubscription):
     """A consumer's deliveries, for a coroutine."""
 
     def __init__(self, broker: AsyncRabbitBroker, command: Subscribe, fetcher: Fetcher, differs: Differences) -> None:
+        super().__init__(command, differs)
         self._broker = broker
         self._fetcher = fetcher
         self._batch = command.batch
-        self.queue = command.queue
-        self.consumer = command.consumer
-        self.differs = differs
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
-
-    async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
-        """The next delivery; None when the time is up or the subscription is closed."""
-        wait = checks.wait_seconds(timeout)
+    async def _receive(self, wait: float | None) -> AsyncDelivery | None:
         deadline = None if wait is None else time.monotonic() + wait
         fetcher, broker = self._fetcher, self._broker
         while not fetcher.closed:
@@ -244,22 +176,11 @@ class AsyncRabbitSubscription:
                 return None
         return None
 
-    async def set_credit(self, credit: int) -> None:
-        """How many unanswered messages this consumer may hold from now on."""
-        self._fetcher.fixed = read_count("credit", credit, 1)
+    async def _set_credit(self, credit: int) -> None:
+        self._fetcher.fixed = credit
         await asyncio.to_thread(self._broker.runtime.consumers.start, self._fetcher)
 
-    async def __aiter__(self) -> AsyncIterator[AsyncDelivery]:
-        while (delivery := await self.receive()) is not None:
-            yield delivery
-
-    async def close(self, *, keep: bool = False) -> None:
+    async def _close(self, keep: bool) -> None:
         refuse_keep(keep)
         if not self._broker.runtime.closed:
             await asyncio.to_thread(self._broker.runtime.unsubscribe, self._fetcher)
-
-    async def __aenter__(self) -> AsyncRabbitSubscription:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()

@@ -113,7 +113,10 @@ class Operating:
         self._runtime.records.flush()
 
     def document(self, message: str | int) -> Document:
-        """A message with its life in each of its queues, by its id or number, from the event log."""
+        """A message with its life in each of its queues, by its id or number, from the event log. One that an operator
+        has listed is known by its number, from its own headers: a number does not tell an id that is no snowflake."""
+        if isinstance(message, int) and message in self._seen:
+            return self._seen[message]
         self._runtime.check_open()
         own = id_of(message) if isinstance(message, int) else message
         found = None if own is None else self._runtime.document(own)
@@ -216,11 +219,6 @@ class Operating:
 
         self._drain(queue, look, lambda plan, item, now: None)
         return runs_of(found, 1)
-
-    def remembered(self, message: object) -> Document | None:
-        """A message that an operator has listed, by its number, from its own headers: a number does not tell an id that
-        is not a snowflake."""
-        return self._seen.get(message) if type(message) is int else None
 
     # Reading queues by consuming them
 

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from remuda.amqp.errors import ChannelClosed
-from remuda.broker import checks
-from remuda.broker.checks import Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
-from remuda.broker.port import Broker
+from remuda.broker.port import Broker, Subscription
 from remuda.broker.rabbitmq.consuming.fetcher import GATHER, LINGER, Arrival, Fetcher
 from remuda.broker.rabbitmq.operating import Operating
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.shared_state.schedule_runs import ScheduleRuns
 from remuda.broker.rabbitmq.support import refuse_keep, refuse_note, refuse_once
-from remuda.model.document import Document
 from remuda.model.errors import ConsumersFull, Unsupported
-from remuda.model.notes import Note
-from remuda.model.operations.commands import Clear, Command, Pull, Subscribe
+from remuda.model.operations.commands import Clear, Command, Publish, Pull, Subscribe
 from remuda.model.operations.results import Differences, Receipt, differences
 from remuda.model.queues.notices import NoticeKind
-from remuda.model.queues.options import Options, Status
+from remuda.model.queues.options import Status
 from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND, Duration
-from remuda.model.values.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
@@ -36,7 +30,7 @@ _ACCESS_REFUSED: Final = 403
 
 
 class RabbitBroker(Broker):
-    """The port for threads, on a `Runtime`. Safe to use from any thread."""
+    """The port for threads, on a `Runtime`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -55,55 +49,24 @@ class RabbitBroker(Broker):
 
     # Publishing
 
-    def publish(
-        self,
-        messages: Publishable,
-        *,
-        queue: str | None = None,
-        unbound: str | None = None,
-        options: Options = None,
-        timeout: Duration | None = None,
-        raise_refusals: bool = True,
-        once: str | None = None,
-        note: Note | None = None,
-    ) -> Receipt:
-        read_flag("raise_refusals", raise_refusals)
-        refuse_once(once)
-        refuse_note(note)
+    def _publish(self, command: Publish, once: str | None, timeout: Duration | None) -> Receipt:
         runtime = self.runtime
+        if command.exchange is not None:
+            return runtime.routers.route(command)
+        refuse_once(once)
+        refuse_note(command.note)
         runtime.check_open()
-        command = checks.publish(messages, queue, unbound, None, options, timeout)
         publishing = runtime.publishing
         differs: dict[str, Differences] = {}
         if command.options is not None or publishing.missing(command):
             differs = runtime.queues.ensure_all(publishing.needed(command), command.options)
             publishing.prepare(command)
-        receipt = publishing.submit(command, differs).result()
-        if receipt.refusals and raise_refusals:
-            checks.report_refusals(receipt)
-        return receipt
-
-    def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        return self.runtime.routers.route(
-            checks.publish(messages, None, None, read_name("router", router), None, timeout)
-        )
+        return publishing.submit(command, differs).result()
 
     # Consuming
 
-    def subscribe(
-        self,
-        queue: str,
-        *,
-        consumer: str | None = None,
-        batch: int = 1,
-        credit: int | None = None,
-        group: str | None = None,
-        options: Options = None,
-        priority: int = 0,
-    ) -> RabbitSubscription:
-        command = checks.subscribe(0, queue, consumer, batch, credit, group, options, priority)
-        fetcher, differs = self.begin(command)
-        return RabbitSubscription(self, command, fetcher, differs)
+    def _subscribe(self, command: Subscribe) -> RabbitSubscription:
+        return RabbitSubscription(self, command, *self.begin(command))
 
     def begin(self, command: Subscribe) -> tuple[Fetcher, Differences]:
         """Start a consumer of a queue, which is created if necessary."""
@@ -149,22 +112,7 @@ class RabbitBroker(Broker):
         runtime.announce(NoticeKind.CONSUMER_SUBSCRIBED, command.queue, command.consumer)
         return fetcher, differences(command.options, known.options) if existed else {}
 
-    def channel(
-        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
-    ) -> RabbitSubscription:
-        return self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
-
-    def pull(
-        self,
-        queue: str,
-        count: int = 1,
-        *,
-        consumer: str | None = None,
-        newest: bool = False,
-        clear_after: str = "none",
-        timeout: Duration = 0,
-    ) -> Delivery | None:
-        command = checks.pull(0, queue, consumer, count, newest, clear_after, timeout)
+    def _pull(self, command: Pull) -> Delivery | None:
         found = self.fetch(command)
         return None if found is None else Delivery(*found, self._settle)
 
@@ -210,32 +158,17 @@ class RabbitBroker(Broker):
         if command.newest:
             raise Unsupported("RabbitMQ delivers the oldest message of a queue first, never the newest", "newest")
 
-    def renew(self, delivery: Delivery) -> bool:
-        checks.check_delivery(delivery)
-        return self.renew_lease(delivery)
-
-    def renew_lease(self, delivery: BaseDelivery[Any]) -> bool:
+    def _renew(self, queue: str, lease: int) -> bool:
         runtime = self.runtime
-        known = runtime.definitions.queues.get(delivery.queue)
-        if delivery.lease is None or known is None:
-            return False
-        return runtime.consuming.held.renew(delivery.lease, runtime.clock() + known.options.acknowledge_timeout)
-
-    # Observing
-
-    def message(self, message: str | int) -> Document:
-        return self.operating.remembered(message) or super().message(message)
+        known = runtime.definitions.queues.get(queue)
+        return known is not None and runtime.consuming.held.renew(
+            lease, runtime.clock() + known.options.acknowledge_timeout
+        )
 
     # Life
 
     def close(self) -> None:
         self.runtime.close()
-
-    def __enter__(self) -> RabbitBroker:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # Executing commands
 
@@ -288,23 +221,16 @@ def _full(queue: str, count: int) -> ConsumersFull:
     )
 
 
-class RabbitSubscription:
+class RabbitSubscription(Subscription):
     """A consumer's deliveries, for a thread."""
 
     def __init__(self, broker: RabbitBroker, command: Subscribe, fetcher: Fetcher, differs: Differences) -> None:
+        super().__init__(command, differs)
         self._broker = broker
         self._fetcher = fetcher
         self._batch = command.batch
-        self.queue = command.queue
-        self.consumer = command.consumer
-        self.differs = differs
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
-
-    def receive(self, timeout: Duration | None = None) -> Delivery | None:
-        """The next delivery; None when the time is up or the subscription is closed."""
-        wait = checks.wait_seconds(timeout)
+    def _receive(self, wait: float | None) -> Delivery | None:
         deadline = None if wait is None else time.monotonic() + wait
         fetcher = self._fetcher
         while not fetcher.closed:
@@ -327,22 +253,11 @@ class RabbitSubscription:
                 return Delivery(*found, self._broker._settle)
         return None
 
-    def set_credit(self, credit: int) -> None:
-        """How many unanswered messages this consumer may hold from now on."""
-        self._fetcher.fixed = read_count("credit", credit, 1)
+    def _set_credit(self, credit: int) -> None:
+        self._fetcher.fixed = credit
         self._broker.runtime.consumers.start(self._fetcher)
 
-    def __iter__(self) -> Iterator[Delivery]:
-        while (delivery := self.receive()) is not None:
-            yield delivery
-
-    def close(self, *, keep: bool = False) -> None:
+    def _close(self, keep: bool) -> None:
         refuse_keep(keep)
         if not self._broker.runtime.closed:
             self._broker.runtime.unsubscribe(self._fetcher)
-
-    def __enter__(self) -> RabbitSubscription:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

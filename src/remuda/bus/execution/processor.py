@@ -109,7 +109,7 @@ class QueueProcessor:
         if self.wakes:
             broker: EmbeddedBroker = self.broker  # type: ignore[assignment]
             # After an error it is soon told that all is well again.
-            return broker.pull(self.queue, count, timeout=POLL if self.troubles else most, waits=self.waits)
+            return broker.pull_while(self.waits, self.queue, count, POLL if self.troubles else most)
         return self.broker.pull(self.queue, count, timeout=POLL)
 
     def _fill(self, count: int) -> bool:
@@ -147,7 +147,7 @@ class QueueProcessor:
             return None
         if self.wakes:
             broker: EmbeddedBroker = self.broker  # type: ignore[assignment]
-            return await broker.aio.pull(self.queue, count, timeout=POLL if self.troubles else LONG, waits=self.waits)
+            return await broker.aio.pull_while(self.waits, self.queue, count, POLL if self.troubles else LONG)
         return await self.broker.aio.pull(self.queue, count, timeout=POLL)
 
     @property
