@@ -100,21 +100,17 @@ def _is_in_sample(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def one_spark() -> Iterator[SparkSession]:
     from remuda.spark import session
-    from tests.spark.forking import forking_python
 
     # To compile a plan takes longer than to work through a few rows; the cluster and the Connect server compile theirs.
     config = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    with forking_python(tmp_path_factory.mktemp("python")) as python:
-        try:
-            with pytest.MonkeyPatch.context() as environment:
-                environment.setenv("PYSPARK_PYTHON", str(python))
-                spark = session("remuda tests", master="local[2]", quick=True, config=config)
-        except JavaMissing as missing:
-            pytest.skip(str(missing))
-        yield spark
-        spark.stop()
+    try:
+        spark = session("remuda tests", master="local[2]", quick=True, config=config)
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    yield spark
+    spark.stop()
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from remuda.spark import read, session
 from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import lifecycle
+from remuda.spark.session.forking import forking_python
 from remuda.spark.source import snapshots
 from tests.begun import begun
 from tests.spark.clients import run_survey
-from tests.spark.forking import forking_python
 from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
 from tests.spark.servers import cluster_settings
 from tests.spark.test_sink import published
@@ -73,7 +73,6 @@ def check_elsewhere(
     orders = eventful(data)
     here = look(spark, data)
     place = folder / "python"
-    place.mkdir()
     with forking_python(place) as python, serve(folder / "served", python) as url:
         there = run_survey(folder, python, url)
         meanwhile(url)

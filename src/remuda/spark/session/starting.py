@@ -21,11 +21,14 @@ from pyspark.sql.utils import is_remote
 
 from pyspark_remuda import DefaultSource
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
+from remuda.spark.session.forking import preloaded_python
 from remuda.spark.session.java import find_java, write_shim
 from remuda.spark.session.jvm import ClassArchive, java_options
 from remuda.spark.session.missing_pyspark import SparkMissing
 
 LOCAL: Final = "local[*]"
+_ALONE: Final = "local"
+"""How the name of a master begins that is this process alone."""
 _CONNECT_PORT: Final = 15002
 _MASTER_PORT: Final = 7077
 _PATIENCE: Final = 10.0
@@ -50,7 +53,6 @@ NO_CALL_SITES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """Else PySpark notes for each expression which line made it, with half a dozen calls to Java."""
 _QUICK: Final = {
     **NO_CALL_SITES,
-    "spark.python.daemon.module": "remuda.spark.session.daemon",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -91,7 +93,7 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     builder = SparkSession.builder.appName(name).master(where)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _launching(java, classes, local=here):
+    with _launching(java, classes, local=here, alone=where.startswith(_ALONE)):
         spark = builder.getOrCreate()
     # Spark finds the source by itself too; but if any module named `pyspark_…` cannot be imported, it forgets them all.
     spark.dataSource.register(DefaultSource)
@@ -183,7 +185,7 @@ def _connect(name: str, remote: str, settings: Mapping[str, str]) -> SparkSessio
 
 def check_master(master: str) -> bool:
     """Whether a master is on this machine alone. Raises if nobody answers there."""
-    if master.startswith("local"):
+    if master.startswith(_ALONE):
         return True
     if master.startswith("sc://"):
         raise InvalidOption(f"{master!r} is a Spark Connect server, not a master: give it as remote")
@@ -219,14 +221,16 @@ def _has_own_pyspark() -> bool:
 
 
 @contextlib.contextmanager
-def _launching(java: Path, classes: ClassArchive | None, *, local: bool) -> Iterator[None]:
+def _launching(java: Path, classes: ClassArchive | None, *, local: bool, alone: bool) -> Iterator[None]:
     """What the new JVM and its Python workers find in their environment."""
+    own = _has_own_pyspark()
     with tempfile.TemporaryDirectory(prefix="remuda-java-") as folder:
         left = None if classes is None else classes.left
-        shim = write_shim(Path(folder) / "home", java, left, own_pyspark=local and _has_own_pyspark())
+        shim = write_shim(Path(folder) / "home", java, left, own_pyspark=local and own)
         wanted = {"JAVA_HOME": str(shim)}
         # The workers of a local session must be of this Python, or they find none of its packages.
-        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        python = str(preloaded_python()) if alone and own else sys.executable
+        wanted["PYSPARK_PYTHON"] = python if own else os.environ.get("PYSPARK_PYTHON", python)
         if local:
             wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
         before = {key: os.environ.get(key) for key in wanted}

@@ -1,22 +1,27 @@
 """A Python for Spark that is there at once: every process that Spark starts is a fork of one that has all loaded.
 
 Spark starts a Python for each stream, and for each step of planning and writing, and most of what such a process does
-is to load PySpark. The test of a plain session starts the real one.
+is to load PySpark. For a stream it allows ten seconds, which on a busy machine is not enough.
 """
 
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
+import functools
+import gc
 import importlib
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,50 +62,63 @@ os._exit(int.from_bytes(link.recv(8) or b"\\x01", "big"))
 """
 
 
+def preloaded_python() -> Path:
+    """The path of an executable that does as this Python does, for as long as this process lives."""
+    return _preloaded(os.getpid())
+
+
+@functools.cache
+def _preloaded(process: int) -> Path:
+    held = contextlib.ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(forking_python(Path(tempfile.mkdtemp(prefix="remuda-python-"))))
+
+
 @contextlib.contextmanager
 def forking_python(folder: Path) -> Iterator[Path]:
-    """The path of an executable that does as this Python does."""
+    """An executable in a folder of its own that does as this Python does; the folder goes with it."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     place = folder / "socket"
-    server = subprocess.Popen(
-        [sys.executable, __file__, str(place)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
     client = folder / "python"
     client.write_text(_CLIENT.format(python=sys.executable, place=str(place)))
     client.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(place))  # before anybody comes, who then waits until all is loaded
+        door.listen(64)
+        server = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(door.fileno()), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[door.fileno()],
+            env={"PYTHONHASHSEED": "0", **os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    assert server.stdin is not None
     try:
-        server.stdout.readline()  # it listens, or has ended; without it the client is an ordinary Python
         yield client
     finally:
-        server.stdin.close()  # which ends it
+        server.stdin.close()  # which ends it, as the end of this process does
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(60)
         server.kill()
         server.wait(60)
-        server.stdout.close()
 
 
-def serve(place: str) -> None:
+def serve(door: socket.socket) -> None:
+    """Fork whatever is asked for, until the process that began this one ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for that one
     for name in _LOADED:
         with contextlib.suppress(ImportError):  # as of Spark Connect, where that is not installed
             importlib.import_module(name)
     for name in _RUN_AS_MAIN:
         sys.modules.pop(name, None)
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(place)
-        door.listen(64)
-        print("ready", flush=True)
-        while sys.stdin not in select.select([sys.stdin, door], [], [])[0]:
-            link, _ = door.accept()
-            if os.fork() == 0:
-                door.close()
-                _watch(link)
-            link.close()
+    while sys.stdin not in select.select([sys.stdin, door], [], [])[0]:
+        link, _ = door.accept()
+        if os.fork() == 0:
+            door.close()
+            _watch(link)
+        link.close()
 
 
 def _watch(link: socket.socket) -> None:
@@ -151,5 +169,13 @@ def _become(wish: dict[str, Any], files: array.array[int] | list[int]) -> None:
         os._exit(code & 255)
 
 
+def main(number: int, folder: str) -> None:
+    try:
+        with socket.socket(fileno=number) as door:
+            serve(door)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    main(int(sys.argv[1]), sys.argv[2])
