@@ -35,6 +35,7 @@ def test_without_one_the_message_is_dead(bus: Bus) -> None:
     assert (letter.id, letter.topic, letter.reason, letter.attempts, letter.body) == (
         message, "x", "ValueError: no", 2, b"5",
     )  # fmt: skip
+    assert "in fail" in str(letter.history.detail), "the traceback"
 
 
 def test_the_message_goes_on_with_a_fresh_schedule(bus: Bus) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -14,6 +15,8 @@ from remuda.amqp.codec.frames import FRAME_MAX
 from remuda.model.errors import InvalidOption
 from remuda.worker import InvalidTask, NotNow, Result, Task, TaskStatus, Worker
 from remuda.worker.factory import Work
+from tests.servers.faultproxy import FaultProxy
+from tests.servers.rabbitmq import RabbitNode
 from tests.worker.kit import Stage, until
 
 WHO = f"remuda-worker {version('remuda')}: ".encode()
@@ -136,23 +139,24 @@ def test_a_task_may_stop_its_worker(quorum: Stage) -> None:
     assert quorum.count(quorum.input) == 0
 
 
-def test_acknowledged_only_after_the_results_are_confirmed(quorum: Stage) -> None:
+def test_acknowledged_only_after_the_results_are_confirmed(quorum: Stage, rabbit: RabbitNode) -> None:
     """W2: while the broker has not confirmed, the input stays unacknowledged."""
-    release, running = threading.Event(), threading.Event()
+    silent = threading.Event()
+    with FaultProxy("127.0.0.1", rabbit.port) as proxy:
 
-    def handle(task: Task) -> bytes:
-        running.set()
-        release.wait(60)
-        return b"done"
+        def handle(task: Task) -> bytes:
+            proxy.silent = True
+            silent.set()
+            return b"done"
 
-    with quorum.worker(handle) as worker:
-        quorum.send()
-        running.wait(60)
-        assert worker.counts.outcomes == {}
-        assert len(worker.inputs) == 1
-        release.set()
-        assert quorum.result().task_data == b"done"
-        until(lambda: worker.counts.outcomes == {"success": 1} and not len(worker.inputs))
+        with quorum.worker(handle, url=f"amqp://127.0.0.1:{proxy.port}/") as worker:
+            quorum.send()
+            assert silent.wait(60)
+            time.sleep(0.3)
+            assert (worker.counts.outcomes, len(worker.inputs)) == ({}, 1)
+            proxy.silent = False
+            assert quorum.result().task_data == b"done"
+            until(lambda: worker.counts.outcomes == {"success": 1} and not len(worker.inputs))
 
 
 @pytest.mark.parametrize("results", [1, 3])
