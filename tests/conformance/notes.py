@@ -58,6 +58,8 @@ class Notes(Conformance):
         delivery.release()
         broker = restarted(backend, broker)
         assert bodies(broker, "runs", offset) == [(0, b"one"), (7, b"two")]
+        assert [one.number for one in broker.notes("runs", offset, 1)] == [7]
+        assert broker.notes("runs", offset, 2) == []
         pulled(broker, "runs").ack()
         assert bodies(broker, "runs", offset) == []
 

@@ -69,9 +69,10 @@ def waiting(name: str) -> Question[list[tuple[int, int]]]:
     return Question(Answers.waiting, read_name("queue", name))
 
 
-def notes(queue: str, offset: int) -> Question[list[Noted]]:
-    """The notes on a message that waits in this queue, is handled, or is parked there, in the order they came."""
-    return Question(Answers.notes, read_name("queue", queue), read_count("offset", offset))
+def notes(queue: str, offset: int, after: int = 0) -> Question[list[Noted]]:
+    """The notes on a message that waits in this queue, is handled, or is parked there, in the order they came; without
+    the first `after` of them."""
+    return Question(Answers.notes, read_name("queue", queue), read_count("offset", offset), read_count("after", after))
 
 
 def message(message: str | int) -> Question[Document]:

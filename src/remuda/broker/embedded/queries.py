@@ -67,10 +67,10 @@ class Queries(Durability):
         with self._asking() as core:
             return core.waiting(name)
 
-    def notes(self, queue: str, offset: int) -> list[Noted]:
-        """The notes on a message of this queue, in the order in which they came."""
+    def notes(self, queue: str, offset: int, after: int) -> list[Noted]:
+        """The notes on a message of this queue, in the order in which they came, without the first ones."""
         with self._asking() as core:
-            places = core.notes(queue, offset)
+            places = core.notes(queue, offset)[after:]
         if not places:
             return []
         runs = merged((place, 1) for place in places)

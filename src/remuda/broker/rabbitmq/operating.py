@@ -196,7 +196,7 @@ class Operating:
         self._runtime.remove(command)
         self._runtime.consuming.record(events, self._runtime.clock())
 
-    def notes(self, queue: str, offset: int) -> list[Noted]:
+    def notes(self, queue: str, offset: int, after: int) -> list[Noted]:
         """There are none: see `support.refuse_note`."""
         return []
 

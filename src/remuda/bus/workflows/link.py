@@ -10,7 +10,6 @@ import msgspec
 
 from remuda.bus.execution import watchdog
 from remuda.bus.execution.processes.parent import parent
-from remuda.bus.workflows import mailbox
 from remuda.bus.workflows.mailbox import Signal, Waiter
 from remuda.model.messages import Messages
 from remuda.model.notes import Note, Noted
@@ -53,7 +52,8 @@ class ThreadLink:
         return receipt
 
     def mailbox(self, act: str, topic: str, key: str | None, waiter: Waiter) -> Signal | None:
-        return (mailbox.wait if act == "wait" else mailbox.leave)(self._bus, topic, key, waiter)
+        mailboxes = self._bus.workflows.mailboxes
+        return (mailboxes.wait if act == "wait" else mailboxes.leave)(topic, key, waiter)
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -117,6 +117,9 @@ class Registering:
         if family.topics_awaited:
             signals = HandlerOptions(retry=_TOLD_AGAIN, threads=1, executor=ExecutorKind.THREADS)
             _register(bus, f"{queue}{SIGNALS}", family.topics_awaited, partial(_came, bus), signals)
+            mailboxes = self._full(mailbox.QUEUE)
+            if not any(handler.queue == mailboxes for handler in bus.handlers):
+                _register(bus, mailboxes, (mailbox.TOPIC,), partial(_close, bus), signals)
         self.families[own] = family
 
     def enable(self) -> None:
@@ -153,6 +156,9 @@ def _hear(bus: Bus, context: Context) -> None:
 def _came(bus: Bus, context: Context) -> None:
     """A message came that a run waits for, or will."""
     message = context.message
-    found = mailbox.arrived(bus, message.name, message.key, context.place.offset, message)
-    if found is not None:
-        mailbox.tell(bus, *found)
+    bus.workflows.mailboxes.arrived(message.name, message.key, context.place.offset, message)
+
+
+def _close(bus: Bus, context: Context) -> None:
+    """The time of a mailbox is up."""
+    bus.workflows.mailboxes.close(context)

@@ -15,6 +15,7 @@ from remuda.bus.publishing.results import result_id
 from remuda.bus.workflows import link, numbers
 from remuda.bus.workflows.history import NOTED, History, StepRecord, from_ranges, note_message, step_of
 from remuda.bus.workflows.link import in_thread
+from remuda.bus.workflows.mailbox import Mailboxes
 from remuda.bus.workflows.registering import CANVAS, SIGNALS, Registering
 from remuda.bus.workflows.replaying import replay
 from remuda.bus.workflows.spans import Span, spans
@@ -64,6 +65,7 @@ class Workflows:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self.mailboxes = Mailboxes(bus)
         self._registering = Registering(bus)
 
     def register(

@@ -121,8 +121,8 @@ class SwitchedBackend:
         found: list[tuple[int, int]] = self._backend.waiting(name)
         return found
 
-    def notes(self, queue: str, offset: int) -> list[Noted]:
-        found: list[Noted] = self._backend.notes(queue, offset)
+    def notes(self, queue: str, offset: int, after: int) -> list[Noted]:
+        found: list[Noted] = self._backend.notes(queue, offset, after)
         return found
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:

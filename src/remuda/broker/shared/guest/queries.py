@@ -56,8 +56,8 @@ class Queries:
         found: list[tuple[int, int]] = self.ask("waiting", name)
         return found
 
-    def notes(self, queue: str, offset: int) -> list[Noted]:
-        found: list[Noted] = self.ask("notes", queue, offset)
+    def notes(self, queue: str, offset: int, after: int) -> list[Noted]:
+        found: list[Noted] = self.ask("notes", queue, offset, after)
         return found
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:

@@ -32,7 +32,7 @@ def checked_query(query: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     if query == "flow":
         return read_name("queue", values[0]), read_count("limit", values[1], 0)
     if query == "notes":
-        return read_name("queue", values[0]), read_count("offset", values[1])
+        return read_name("queue", values[0]), read_count("offset", values[1]), read_count("after", values[2])
     return values
 
 

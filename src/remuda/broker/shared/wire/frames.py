@@ -224,7 +224,7 @@ QUERIES: Final[dict[str, tuple[Any, Any]]] = {
     "parked": (tuple[str, MessageFilter, int], list[ParkedMessage]),
     "flow": (tuple[str, int], FlowInfo),
     "waiting": (tuple[str], list[tuple[int, int]]),
-    "notes": (tuple[str, int], list[Noted]),
+    "notes": (tuple[str, int, int], list[Noted]),
     "exchanges": (tuple[()], dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]),
     "document": (tuple[str | int], Document),
     "known": (tuple[str], tuple[int, list[int]]),
