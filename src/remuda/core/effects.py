@@ -58,6 +58,8 @@ class Confirmation(msgspec.Struct, frozen=True):
 
     watch: int
     reason: str | None = None
+    moved: bool = False
+    """Whether the message that failed went on in another queue."""
 
 
 class Effects(msgspec.Struct):

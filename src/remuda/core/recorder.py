@@ -24,11 +24,12 @@ _COMPLETED: Final = State.COMPLETED
 
 
 class _Watch:
-    __slots__ = ("left", "reason")
+    __slots__ = ("left", "moved", "reason")
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.reason: str | None = None
+        self.moved = False
 
 
 class Recorder:
@@ -249,7 +250,7 @@ class Recorder:
             case _:
                 return
         for number in self.unwatch(queue, event.first, event.count).values():
-            self._note_outcome(number, reason)
+            self._note_outcome(number, reason, moved=event.to is not None)
 
     def unwatch(self, queue: Queue, first: int, count: int) -> dict[int, int]:
         """Stop watching these messages. Returns the watches that they were under, by offset."""
@@ -268,15 +269,16 @@ class Recorder:
         else:
             self._note_outcome(number, None)
 
-    def _note_outcome(self, number: int, reason: str | None) -> None:
+    def _note_outcome(self, number: int, reason: str | None, *, moved: bool = False) -> None:
         watch = self._watches.get(number)
         if watch is None:
             return
         watch.left -= 1
-        watch.reason = watch.reason or reason
+        if watch.reason is None and reason is not None:
+            watch.reason, watch.moved = reason, moved
         if not watch.left:
             del self._watches[number]
-            self._confirmations.append(Confirmation(number, watch.reason))
+            self._confirmations.append(Confirmation(number, watch.reason, watch.moved))
 
     def _close_rows(self, after: int = 0) -> None:
         """Make a record of the rows so far; `after` events have been numbered since."""

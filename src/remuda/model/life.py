@@ -237,11 +237,6 @@ def why(reason: str | None, moved_to: str | None) -> str:
     return f"moved to {moved_to}: {reason}" if reason else f"moved to {moved_to}"
 
 
-def is_moved_on(outcome: str) -> bool:
-    """Whether a message that did not succeed in its queue went on to another."""
-    return outcome.startswith("moved to ")
-
-
 def outcome(event: Event) -> str:
     """Why a message did not succeed, for its producer."""
     return why(event.reason, event.to) or event.state.name.lower().replace("_", " ")

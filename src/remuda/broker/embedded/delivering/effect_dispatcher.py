@@ -13,7 +13,6 @@ from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.embedded.delivering.notices import NoticeBoard
 from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.model.errors import BrokerClosed, DeliveryFailed
-from remuda.model.life import is_moved_on
 
 _log = logging.getLogger("remuda.broker")
 CLOSED_BEFORE_OUTCOME: Final = "the broker was closed before the outcome of the message was known; the message is kept"
@@ -98,7 +97,7 @@ class EffectDispatcher:
         if confirmation.reason is None:
             _resolve(future)
         else:
-            kept = "It goes on there" if is_moved_on(confirmation.reason) else "It is kept with this reason"
+            kept = "It goes on there" if confirmation.moved else "It is kept with this reason"
             text = f"the message was stored but ended without success: {confirmation.reason}. {kept}"
             _resolve(future, DeliveryFailed(text, confirmation.reason))
 
