@@ -162,8 +162,8 @@ def test_q4_s5_a_publisher_that_waits_follows_its_message_over_a_takeover(tmp_pa
             delivery.ack()
             assert waiting.result(30).accepted == 1
         else:
-            delivery.dead(reason="no use")
-            with pytest.raises(DeliveryFailed, match=r"no use\. It is kept"):
+            delivery.dead(reason="moved to Mars")  # what it says decides nothing
+            with pytest.raises(DeliveryFailed, match=r"moved to Mars\. It is kept"):
                 waiting.result(30)
 
 
