@@ -7,6 +7,7 @@ grow by one, on a stream they jump from entry to entry. Reading changes nothing.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -29,6 +30,8 @@ class Numbered(Protocol):
 
 
 R = TypeVar("R", bound=Numbered)
+Columns: TypeAlias = Sequence[str] | None
+"""Names of columns; None for all."""
 
 
 class Ends(NamedTuple):
@@ -52,83 +55,88 @@ Wanted: TypeAlias = Callable[[Statistics, int], bool]
 """Decides whether a block can contain a wanted row; if not, it need not be read."""
 
 
-class EventLog(Protocol):
+class EventLog(ABC):
     """A log of messages and events, in order. Each call sees the log as it is now."""
 
+    def __init__(self) -> None:
+        self._gaps: dict[range, None] = {}
+        self._event_gaps: dict[range, None] = {}
+
+    @property
+    def gaps(self) -> tuple[range, ...]:
+        """Offsets found missing while reading: collected, or lost to damage."""
+        return tuple(self._gaps)
+
+    @property
+    def event_gaps(self) -> tuple[range, ...]:
+        """Positions found missing while reading."""
+        return tuple(self._event_gaps)
+
+    @abstractmethod
     def ends(self) -> Ends: ...
 
+    @abstractmethod
     def offset_at(self, time: int) -> int:
         """The first offset of a message created at `time` (microseconds) or later; the next one when there is none."""
-        ...
 
+    @abstractmethod
     def position_at(self, time: int) -> int:
         """The first position of an event at `time` (microseconds) or later; the next one when there is none."""
-        ...
 
+    @abstractmethod
     def offset_of(self, id: str) -> int | None:
         """The offset of the newest message with this id."""
-        ...
 
     def offset_of_last(self, rows: int) -> int:
         """The offset at which the last `rows` messages begin; the first offset if there are fewer."""
-        ...
+        return max(self.ends().next_offset - rows, 0)
 
     def position_of_last(self, rows: int) -> int:
         """The position at which the last `rows` events begin; the first position if there are fewer."""
-        ...
+        return max(self.ends().next_position - rows, 0)
 
+    @abstractmethod
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         """A message and the queues it was routed to; None if it is gone."""
-        ...
 
+    @abstractmethod
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events of a message, each with its time, in order."""
-        ...
 
+    @abstractmethod
     def message_batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Messages from offset `start` to before `stop`, in order, as Arrow batches whose first column is the offset.
 
         Of some `columns` only; without the blocks that are not `wanted`, where the log knows blocks.
         """
-        ...
 
+    @abstractmethod
     def event_batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Events from position `start` to before `stop`, in order, as Arrow batches; first the position."""
-        ...
 
+    @abstractmethod
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
         """The same messages as records."""
-        ...
 
+    @abstractmethod
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
         """The same events as records."""
-        ...
 
     def follow_messages(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Appended]:
         """Messages from an offset, waiting for more until `stop` is set."""
-        ...
+        return follow(self.messages, start, poll, stop)
 
     def follow_events(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Events]:
         """Events from a position, waiting for more until `stop` is set."""
-        ...
+        return follow(self.events, start, poll, stop)
 
     def changes(self, queue: str | None = None) -> list[QueueChange]:
         """Changes of a queue, or of all, that name who made them: status, options, removal, forgotten messages. The
@@ -136,17 +144,7 @@ class EventLog(Protocol):
 
         A stream keeps no such record, and returns none.
         """
-        ...
-
-    @property
-    def gaps(self) -> tuple[range, ...]:
-        """Offsets found missing while reading: collected, or lost to damage."""
-        ...
-
-    @property
-    def event_gaps(self) -> tuple[range, ...]:
-        """Positions found missing while reading."""
-        ...
+        return []
 
 
 def follow(read: Callable[[int], Iterator[R]], start: int, poll: float, stop: threading.Event | None) -> Iterator[R]:

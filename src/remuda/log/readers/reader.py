@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
 from remuda.log.disk import Disk
-from remuda.log.eventlog import Ends, follow
+from remuda.log.eventlog import Columns, Ends, EventLog
 from remuda.log.readers.finder import Finder
 from remuda.log.readers.pieces import EVENTS, MESSAGES, Rows, Selection, Wanted
 from remuda.log.readers.segment_view import Lister, Listing
@@ -27,57 +26,30 @@ _NO_END: Final = 1 << 62
 _EVERYTHING: Final = Selection()
 
 
-class Reader:
+class Reader(EventLog):
     """The event log on a disk. Each call reads what is there now; call again from its end for what came since."""
 
     def __init__(self, disk: Disk) -> None:
+        super().__init__()
         self._disk = disk
         self._lister = Lister(disk)
         self._finder = Finder(disk, self._files)
         self.tables = Tables(disk)
         """Those of the files that were listed last."""
-        self._gaps: dict[range, None] = {}
-        self._event_gaps: dict[range, None] = {}
-
-    @property
-    def gaps(self) -> tuple[range, ...]:
-        """Offsets found missing while reading: collected, or lost to damage."""
-        return tuple(self._gaps)
-
-    @property
-    def event_gaps(self) -> tuple[range, ...]:
-        """Positions found missing while reading."""
-        return tuple(self._event_gaps)
 
     def message_batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Messages from offset `start` to before `stop`, in order, as Arrow batches.
-
-        Of some `columns` only, the offset being the first of them; without the row groups that are not `wanted`.
-        """
         for rows in self._read(MESSAGES, start, stop, Selection(columns, wanted)):
             yield message_batch(rows, columns) if isinstance(rows, Appended) else rows
 
     def event_batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Events from position `start` to before `stop`, in order, as Arrow batches; else as for messages."""
         for rows in self._read(EVENTS, start, stop, Selection(columns, wanted)):
             yield event_batch(rows, columns) if isinstance(rows, list) else rows
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
-        """The same messages as records."""
         for rows in self._read(MESSAGES, start, stop):
             if isinstance(rows, Appended):
                 yield rows
@@ -85,7 +57,6 @@ class Reader:
                 yield from map(to_appended, neighbours(rows))
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
-        """The same events as records."""
         for rows in self._read(EVENTS, start, stop):
             yield from rows if isinstance(rows, list) else to_events(rows)
 
@@ -97,47 +68,21 @@ class Reader:
         return look_again(self._ends)
 
     def offset_of(self, id: str) -> int | None:
-        """The offset of the newest message with this id."""
         return self._finder.offset_of(id)
 
-    def offset_of_last(self, rows: int) -> int:
-        """The offset at which the last `rows` messages begin; the first if there are fewer."""
-        return max(self.end()[0] - rows, 0)
-
-    def position_of_last(self, rows: int) -> int:
-        """The position at which the last `rows` events begin; the first if there are fewer."""
-        return max(self.end()[1] - rows, 0)
-
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
-        """A message and the queues it was routed to; None when it is not there any more."""
         return self._finder.message(offset)
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events of a message, each with its time, in order."""
         return self._finder.events_of(offset)
 
     def changes(self, queue: str | None = None) -> list[QueueChange]:
-        """Changes of a queue, or of all, that name who made them, oldest first."""
         return [change for change in look_again(self._lister.changes) if queue is None or change.queue == queue]
 
-    def follow_messages(
-        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
-    ) -> Iterator[Appended]:
-        """Messages from an offset, waiting for more until `stop` is set."""
-        return follow(self.messages, start, poll, stop)
-
-    def follow_events(
-        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
-    ) -> Iterator[Events]:
-        """Events from a position, waiting for more until `stop` is set."""
-        return follow(self.events, start, poll, stop)
-
     def offset_at(self, time: int) -> int:
-        """The first offset of a message created at `time` (microseconds) or later; the next one when there is none."""
         return self._number_at(MESSAGES, time)
 
     def position_at(self, time: int) -> int:
-        """The first position of an event at `time` (microseconds) or later; the next one when there is none."""
         return self._number_at(EVENTS, time)
 
     def _read(self, kind: Rows, start: int, stop: int | None, selection: Selection = _EVERYTHING) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from remuda.log.eventlog import Ends, Wanted
+from remuda.log.eventlog import Columns, Ends, EventLog, Wanted
 from remuda.log.sealed.arrow import pa
 from remuda.log.sealed.arrow_records import event_batch, message_batch
 from remuda.log.sealed.table_schemas import MESSAGES_SCHEMA
@@ -21,7 +21,7 @@ from remuda.log.tail.codec import Damaged
 from remuda.log.tail.regroup import join_appended, offset_since, slice_appended
 from remuda.model.message import Message
 from remuda.model.messages import cell
-from remuda.model.records import Appended, Event, Events, QueueChange
+from remuda.model.records import Appended, Event, Events
 from remuda.model.values.durations import SECOND
 
 _GROUP_ROWS: Final = 8192
@@ -49,14 +49,13 @@ class _EventRun(NamedTuple):
     references: Sequence[int]
 
 
-class StreamLog:
-    """Implements `EventLog` on a stream. May be used from several threads."""
+class StreamLog(EventLog):
+    """The event log on a stream. May be used from several threads."""
 
     def __init__(self, where: Place, stream: str = STREAM) -> None:
+        super().__init__()
         self._source = StreamSource(where, stream)
         self._references = References()
-        self._gaps: dict[range, None] = {}
-        self._event_gaps: dict[range, None] = {}
         self._damaged: dict[range, None] = {}
         self._seen: Entry | None = None
         self._known = 0
@@ -67,16 +66,6 @@ class StreamLog:
     def close(self) -> None:
         """Close the connection; a later call makes another."""
         self._source.close()
-
-    @property
-    def gaps(self) -> tuple[range, ...]:
-        """Offsets found missing while reading: expired at the broker, or in entries that are not Remuda's."""
-        return tuple(self._gaps)
-
-    @property
-    def event_gaps(self) -> tuple[range, ...]:
-        """Positions found missing while reading."""
-        return tuple(self._event_gaps)
 
     @property
     def damaged(self) -> tuple[range, ...]:
@@ -135,7 +124,6 @@ class StreamLog:
         return self.end()
 
     def position_at(self, time: int) -> int:
-        """The first position of an event at `time` (microseconds) or later; the next one when there is none."""
         for entry in self._since(time):
             for position, moment, _, _ in entry.events():
                 if moment >= time:
@@ -158,7 +146,6 @@ class StreamLog:
         return None
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
-        """A message and the queues it was routed to; None when it is not there any more."""
         entry = self.entry(entry_of(offset))
         for record in entry.messages() if entry is not None else ():
             if 0 <= (row := offset - record.first) < len(record):
@@ -186,12 +173,7 @@ class StreamLog:
         return events
 
     def message_batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Messages as Arrow batches. A stream knows no blocks, so all of them are read."""
         bodies = columns is None or "body" in columns
@@ -203,14 +185,8 @@ class StreamLog:
             yield batch
 
     def event_batches(
-        self,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Events as Arrow batches."""
         resolve = columns is None or "first" in columns
         for group in self._events(start, stop, resolve=resolve):
             yield event_batch(group, columns)
@@ -220,17 +196,12 @@ class StreamLog:
         return self._messages(start, stop)
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
-        """Events as records."""
         for group in self._events(start, stop):
             yield from group
-
-    def changes(self, queue: str | None = None) -> list[QueueChange]:
-        return []
 
     def follow_messages(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Appended]:
-        """Messages from an offset as they come, until `stop` is set."""
         for entry in self._follow(start, poll, stop or threading.Event()):
             if entry is not None:
                 yield from _cut(entry.messages(), start, None)
@@ -238,7 +209,6 @@ class StreamLog:
     def follow_events(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Events]:
-        """Events from a position as they come, until `stop` is set."""
         for entry in self._follow(start, poll, stop or threading.Event()):
             if entry is not None:
                 self._references.add(entry.number, entry.references())
@@ -246,11 +216,9 @@ class StreamLog:
                 yield from self._resolved(_event_runs(entry, start, None), span, resolve=True)
 
     def offset_of_last(self, rows: int) -> int:
-        """The offset at which the last `rows` messages begin; the first if there are fewer."""
         return self._back(rows, lambda entry: entry.message_count)
 
     def position_of_last(self, rows: int) -> int:
-        """The position at which the last `rows` events begin; the first if there are fewer."""
         return self._back(rows, lambda entry: entry.event_count)
 
     # Entries.

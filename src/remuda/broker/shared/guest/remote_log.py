@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from remuda.broker.shared.wire.frames import Pages
-from remuda.log.eventlog import Ends, Wanted, follow
+from remuda.log.eventlog import Columns, Ends, EventLog, Wanted
 from remuda.log.tail import codec
 from remuda.model.records import Appended, Event, Events, QueueChange
 
@@ -51,21 +50,12 @@ def _page(records: Iterator[Appended] | Iterator[Events], log: Any, *, events: b
     return Pages(page, following, [(gap.start, gap.stop) for gap in gaps])
 
 
-class RemoteLog:
-    """An `EventLog` at the other end of a connection."""
+class RemoteLog(EventLog):
+    """The log at the other end of a connection."""
 
     def __init__(self, guest: Guest) -> None:
+        super().__init__()
         self._guest = guest
-        self._gaps: dict[range, None] = {}
-        self._event_gaps: dict[range, None] = {}
-
-    @property
-    def gaps(self) -> tuple[range, ...]:
-        return tuple(self._gaps)
-
-    @property
-    def event_gaps(self) -> tuple[range, ...]:
-        return tuple(self._event_gaps)
 
     def ends(self) -> Ends:
         return Ends(*self._guest.ask("log_ends"))
@@ -81,12 +71,6 @@ class RemoteLog:
     def offset_of(self, id: str) -> int | None:
         found: int | None = self._guest.ask("log_offset_of", id)
         return found
-
-    def offset_of_last(self, rows: int) -> int:
-        return max(self.ends().next_offset - rows, 0)  # a host has a directory, whose numbers have no gaps
-
-    def position_of_last(self, rows: int) -> int:
-        return max(self.ends().next_position - rows, 0)
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         for record in self.messages(offset, offset + 1):
@@ -113,32 +97,20 @@ class RemoteLog:
             yield record
 
     def message_batches(
-        self, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
+    ) -> Iterator[pa.RecordBatch]:
         from remuda.log.sealed.arrow_records import message_batch
 
         for record in self.messages(start, stop):
             yield message_batch(record, columns)
 
     def event_batches(
-        self, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None,
-        wanted: Wanted | None = None,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        self, start: int = 0, stop: int | None = None, *, columns: Columns = None, wanted: Wanted | None = None
+    ) -> Iterator[pa.RecordBatch]:
         from remuda.log.sealed.arrow_records import event_batch
 
         for record in self.events(start, stop):
             yield event_batch([record], columns)
-
-    def follow_messages(
-        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
-    ) -> Iterator[Appended]:
-        return follow(self.messages, start, poll, stop)
-
-    def follow_events(
-        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
-    ) -> Iterator[Events]:
-        return follow(self.events, start, poll, stop)
 
     def _read(self, query: str, kind: int, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Any]:
         while True:
