@@ -85,11 +85,16 @@ def _hear_interrupts() -> None:
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """`remuda` with these arguments, in another process."""
+    return python(folder, "-m", "remuda.cli", *arguments, **environment)
+
+
+def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Python with these arguments, in another process that can import `remuda`."""
     source = str(Path(remuda.__file__).parent.parent)
 
     def begin(prepare: Callable[[], None] | None) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "remuda.cli", *arguments],
+            [sys.executable, *arguments],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": source, **environment},
             stdout=subprocess.PIPE,

@@ -92,14 +92,16 @@ def test_s5_several_workers_are_restarted_and_stopped_in_order(folder: Path, rem
     """The dashboard is served by the process that looks after them, at one address that stays."""
     process = start(folder, "run", "app:bus", "--workers", "3", "--dashboard", ":0")
     try:
-        address = wait_for(process, "dashboard at").split("dashboard at ")[1].strip()
-        for _ in range(3):
-            wait_for(process, "handles ship")
+        said = wait_for(process, "dashboard at")
+        assert "app:bus on data handles ship in 3 processes" in said
+        address = said.split("dashboard at ")[1].strip()
+        begun = {wait_for(process, "started: ship (").splitlines()[-1].split()[3] for _ in range(3)}
+        assert begun == {"1:", "2:", "3:"}, "each line says which worker speaks"
         children = _children(process.pid)
         assert len(children) == 3
         os.kill(children[0], signal.SIGKILL)
         wait_for(process, "ended by signal 9; restarting it")
-        wait_for(process, "handles ship")
+        wait_for(process, "started: ship (")
         assert len(_children(process.pid)) == 3
         before = ship(remuda, data)["done"]
         for number in range(10, 16):

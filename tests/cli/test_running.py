@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.kit import Remuda, start, wait_for
+from tests.cli.kit import Remuda, python, start, wait_for
 from tests.servers.ports import free_port
 
 
@@ -74,12 +74,20 @@ def test_reload_starts_anew_when_a_file_changes(remuda: Remuda, folder: Path) ->
 def test_l10_run_ends_with_a_code_when_its_broker_has_stopped(folder: Path) -> None:
     """L10, B16: rather than try for ever, so that whoever started it can start it again."""
     process = start(folder, "run", "app:bus", "--no-dashboard")
-    wait_for(process, "remuda.results: 1 thread")
+    wait_for(process, "started: ship (")
     shutil.rmtree(folder / "data")
     said = process.communicate(timeout=200)[0]
     assert process.returncode == 1, said
     assert "error: the broker stopped: directory" in said
     assert said.count("a worker failed and will try again") < 20, said
+
+
+def test_u3_a_program_that_calls_run_says_what_it_does(folder: Path) -> None:
+    """U3: as a Django command does, which has set up no logging for it."""
+    process = python(folder, "-c", "from app import bus; bus.run()")
+    wait_for(process, "started: ship (1 thread)")
+    process.send_signal(signal.SIGINT)
+    assert "stopping; handlers have 10s to finish" in process.communicate(timeout=100)[0]
 
 
 def test_run_until_idle_ends_by_itself(remuda: Remuda, folder: Path) -> None:
@@ -94,7 +102,7 @@ def test_threads_of_a_queue_with_a_prefix(
     """B3: with or without the prefix, as in settings and as `remuda queues` shows it."""
     monkeypatch.setenv("REMUDA_MESSAGE_PREFIX", "staging.")
     remuda("run", "app:bus", "--until-idle", "--threads", f"{queue}=3")
-    assert "staging.ship: 3 threads" in caplog.messages
+    assert "started: staging.ship (3 threads)" in caplog.messages
 
 
 def test_tail_follows_a_log_that_another_process_writes(remuda: Remuda, folder: Path) -> None:

@@ -17,6 +17,7 @@ from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
 from remuda.model.errors import BrokerClosed, InvalidOption, RemudaError
 from remuda.model.operations.worker_orders import RunningCall, WorkerQueue
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
 from remuda.signals import wait_for_event
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class Runner:
                 return  # a handler has ended the bus by now
             self.stop(0)
             raise
-        for processor in self._processors:
-            _log.info("%s: %s", processor.queue, _concurrency(processor))
+        own = [one for one in self._processors if one.queue not in SYSTEM_QUEUES]
+        _log.info("started: %s", ", ".join(f"{one.queue} ({_concurrency(one)})" for one in own) or "no handlers")
 
     def wait(self) -> None:
         """Wait until `ask_to_stop` or `stop` is called; raises an error if the broker has ended by itself."""

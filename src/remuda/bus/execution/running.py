@@ -16,6 +16,7 @@ from remuda.bus.handlers.call import current
 from remuda.bus.handlers.loops import LoopHolder, LoopThread, loop_runs_here
 from remuda.bus.lazy_broker import OpeningAbandoned
 from remuda.bus.lifecycle import Lifecycle
+from remuda.bus.observing.logs import configure_if_unset
 from remuda.bus.observing.presence import Presence
 from remuda.model.errors import RemudaError
 from remuda.model.values.durations import SECOND, Duration
@@ -80,6 +81,8 @@ class Running:
         seconds = read_duration("grace", grace) / SECOND
         limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
         self._check_not_running()  # first, or the end of this run would be that of the other one
+        if not until_idle:
+            configure_if_unset()
         self._waiting_runs += 1
         try:
             with stopped_by_sigterm(self, grace):
@@ -106,6 +109,8 @@ class Running:
         seconds = read_duration("grace", grace) / SECOND
         limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
         self._check_not_running()  # first, or the end of this run would be that of the other one
+        if not until_idle:
+            configure_if_unset()
         self._waiting_runs += 1
         try:
             with stopped_by_sigterm(self, grace):

@@ -10,11 +10,15 @@ from typing import Any, Final, TextIO
 import msgspec
 
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-_LINE: Final = "%(asctime)s %(levelname)-7s %(message)s"
+_LINE: Final = "%(asctime)s %(levelname)-7s {worker}%(message)s"
 
 
 class JsonFormatter(logging.Formatter):
     """A record as one JSON object: time, level, logger, message, whatever `extra` holds, and the traceback."""
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._worker = {"worker": worker} if worker else {}
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -22,6 +26,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._worker,
         }
         for name, value in record.__dict__.items():
             if name not in _STANDARD and name not in entry:
@@ -60,14 +65,24 @@ def log_error(
     logger.handle(record)
 
 
-def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send the logs of `remuda.*` to stderr. Text logs are left to the application if it has set up logging itself."""
+def configure(
+    *, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None, worker: str = ""
+) -> None:
+    """Send the logs of `remuda.*` to stderr. Text logs are left to the application if it has set up logging itself.
+    `worker` is the name of this process among others that log to the same place."""
     logger = logging.getLogger("remuda")
     if logger.level == logging.NOTSET:
         logger.setLevel(level)
     if logging.getLogger().handlers and not as_json:
         return
+    line = _LINE.format(worker=f"{worker.replace('%', '%%')}: " if worker else "")
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(_LINE, "%H:%M:%S"))
+    handler.setFormatter(JsonFormatter(worker) if as_json else logging.Formatter(line, "%H:%M:%S"))
     logger.handlers[:] = [handler]
     logger.propagate = False
+
+
+def configure_if_unset() -> None:
+    """As `configure`, for a program that has set up no logging at all: it says what it runs, and how it stops."""
+    if not logging.getLogger("remuda").hasHandlers():
+        configure()

@@ -70,14 +70,15 @@ def run(
     from remuda.cli.serving.worker_processes import end_with_supervisor, run_workers
     from remuda.cli.target import load_bus
 
-    end_with_supervisor()
+    worker = end_with_supervisor()
     bus = load_bus(app)  # before any process starts, so that its errors are printed once
-    configure(as_json=log_json)
+    configure(as_json=log_json, worker=worker)
     # A run that ends by itself has a dashboard only if one is asked for.
     wanted = not no_dashboard and (not until_idle or dashboard is not None)
     if workers > 1:
         # Served from this process, its address stays the same when workers are restarted.
         server = _dashboard(bus, dashboard, users) if wanted else None
+        _greet(app, bus, workers)
         with _served(bus, server):
             run_workers([*arguments, "--no-dashboard"], workers)
         return
@@ -90,7 +91,8 @@ def run(
         _serve_metrics(bus, metrics)
     server = _dashboard(bus, dashboard, users) if wanted else None
     with StopOnSignal(bus, grace):
-        _greet(app, bus)
+        if not worker:
+            _greet(app, bus)
         with _served(bus, server):
             bus.run(until_idle=until_idle, grace=grace)
 
@@ -151,11 +153,12 @@ def _log() -> Logger:
     return logging.getLogger("remuda.run")
 
 
-def _greet(app: str, bus: Bus) -> None:
+def _greet(app: str, bus: Bus, processes: int = 1) -> None:
     from remuda.model.values.urls import parse_url
 
     queues = sorted({handler.queue for handler in bus.handlers})
-    _log().info("%s on %s handles %s", app, parse_url(bus.url), ", ".join(queues) or "nothing yet")
+    where = f" in {processes} processes" if processes > 1 else ""
+    _log().info("%s on %s handles %s%s", app, parse_url(bus.url), ", ".join(queues) or "nothing yet", where)
 
 
 def _serve_metrics(bus: Bus, port: int) -> None:

@@ -18,17 +18,23 @@ _LONGEST_PAUSE: Final = 30.0
 _STEADY: Final = 30.0
 """Seconds after which a start counts as successful."""
 _SUPERVISOR: Final = "REMUDA_SUPERVISOR"
+_NUMBER: Final = "REMUDA_WORKER"
 _WATCH: Final = 1.0
 _AT_ONCE: Final = 3
 """The number of signals at which workers are killed, since a frozen one reacts to nothing else."""
 
 
-def end_with_supervisor() -> None:
+def end_with_supervisor() -> str:
     """In a worker: stop gracefully if the supervisor disappears, for example by kill -9 or because its terminal was
-    closed. Otherwise nothing would ever stop this process, and its successors would run beside it."""
-    supervisor = os.environ.pop(_SUPERVISOR, None)
-    if supervisor is not None:
-        threading.Thread(target=_watch, args=(int(supervisor),), name="remuda-supervisor", daemon=True).start()
+    closed. Otherwise nothing would ever stop this process, and its successors would run beside it.
+
+    Returns the worker's name, such as `worker 2`; empty if nobody supervises this process.
+    """
+    supervisor, number = os.environ.pop(_SUPERVISOR, None), os.environ.pop(_NUMBER, "")
+    if supervisor is None:
+        return ""
+    threading.Thread(target=_watch, args=(int(supervisor),), name="remuda-supervisor", daemon=True).start()
+    return f"worker {number}"
 
 
 def _watch(supervisor: int) -> None:
@@ -53,7 +59,7 @@ class _Worker:
     def _start(self) -> None:
         # In a session of its own, so that Ctrl-C reaches only this process, and the worker is asked to stop only once.
         command = [sys.executable, "-m", "remuda.cli", *self._arguments]
-        environment = {**os.environ, _SUPERVISOR: str(os.getpid())}
+        environment = {**os.environ, _SUPERVISOR: str(os.getpid()), _NUMBER: str(self.number)}
         self.process = subprocess.Popen(command, env=environment, start_new_session=True)
         self._since = time.monotonic()
 
