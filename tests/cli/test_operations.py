@@ -12,6 +12,7 @@ import pytest
 
 import remuda as package
 from remuda import Bus
+from remuda.cli.viewing.directory_view import DirectoryView
 from tests.bus.test_cancel_running import ended, sleeping
 from tests.cli.kit import Remuda
 from tests.server.site import until
@@ -98,6 +99,41 @@ def test_schedules_are_listed_with_last_and_next_run(remuda: Remuda, folder: Pat
     assert "nothing was done" in remuda("schedules", "data", "--run", "tidi", code=1).err
     remuda("pause", "data", "tidy")
     assert {row["status"] for row in remuda("schedules", "data", "--json").value} == {"paused", "running"}
+
+
+def test_u4_the_next_run_is_found_behind_those_that_wait_for_retries(folder: Path) -> None:
+    """U4 B19: it was planned last."""
+    with Bus(folder / "data") as bus:
+        bus.broker.create_queue("q", type="pull", patterns=["x"])
+        for number in range(5):
+            bus.publish("x", number, delay=f"{9 - number}h")
+        bus.publish("x", 5)
+        found = DirectoryView(folder / "data").newest("q", ("waiting", "delayed"), 3)
+        assert sorted(message.body for message in found) == [b"3", b"4", b"5"]
+
+
+def test_u4_a_verb_for_all_queues_that_are_named_so(
+    remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U4 B15 B22: exactly those, and a queue whose own name has a * is meant alone."""
+    with Bus(folder / "data") as bus:
+        for name in ("team-1", "team-2", "team[1]", "other", "t*"):
+            bus.broker.create_queue(name, type="pull", patterns=[name])
+            delivery = bus.broker.pull(name) if bus.publish(name, 1) else None
+            assert delivery is not None
+            delivery.dead(reason="broken")
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    refused = remuda("forget", "data", "team-*", code=1)
+    assert "Forget 2 dead letters of 2 queues for good?" in refused.err
+    assert remuda("pause", "data", "team*").out.startswith("3 queues are paused; they still accept messages")
+    assert remuda("resume", "data", "team[1]").out == "team[1] is running\n"
+    assert remuda("reprocess", "data", "t*").out == "1 message back in t*\n"
+    assert remuda("reprocess", "data", "team-*", "--json").value == {"queue": "team-*", "reprocessed": 2}
+    assert remuda("move", "data", "team-*", "team-2").out == "1 message moved from 2 queues to team-2\n"
+    assert "no queue is named like 'nope*'" in remuda("resume", "data", "nope*", code=1).err
+    shown = {row["queue"]: row for row in remuda("queues", "data", "--json").value}
+    assert [shown[name]["dead"] for name in ("team-1", "team-2", "team[1]", "other", "t*")] == [0, 0, 1, 1, 0]
+    assert shown["remuda.unrouted"]["status"] == "running"
 
 
 def test_publish_makes_no_directory_unless_told(remuda: Remuda, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -76,7 +77,7 @@ def test_u3_the_tutorial_is_as_it_says(folder: Path, environment: dict[str, str]
 
 
 def test_each_page_leads_to_the_next() -> None:
-    for page, following in zip(PAGES, PAGES[1:], strict=False):
+    for page, following in itertools.pairwise(PAGES):
         assert f"]({following.name})" in page.read_text()
     for page in PAGES:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

@@ -171,6 +171,36 @@ def test_u4_the_overview_has_trouble_on_top_and_sorts_by_its_heads(failing: Site
     assert 0 < dead["x"] < 390 - dead["width"]
 
 
+def test_u4_all_queues_that_are_listed_are_acted_on_at_once(watched: Watched) -> None:
+    """U4 B15 B22: by their filter, after a question with the number; and over HTTP."""
+    with Bus() as bus:
+        for name in ("team-1", "team-2", "other"):
+            bus.broker.create_queue(name, type="pull", patterns=[name])
+            bus.publish(name, 1)
+            delivery = bus.broker.pull(name)
+            assert delivery is not None
+            delivery.dead(reason="broken")
+        with serving(bus) as site:
+            page = watched.page
+            asked: list[str] = []
+            page.on("dialog", accepting(asked))
+            page.goto(f"{site.address}/?filter=TEAM")
+            page.get_by_role("button", name="Retry 2 dead letters").click()
+            expect(page.get_by_role("status")).to_contain_text("2 messages back in 2 queues.")
+            page.get_by_role("button", name="Pause", exact=True).click()
+            expect(page.get_by_role("status")).to_contain_text("2 queues are paused; they still accept messages.")
+            assert asked == [
+                "Send the 2 dead letters of these 2 queues back?",
+                "Pause these 2 queues? They still accept messages.",
+            ]
+            states = {one["name"]: one["status"] for one in site.client.get("/api/v1/queues").json()["queues"]}
+            assert {states.pop("team-1"), states.pop("team-2")} == {"only-publish"}
+            assert set(states.values()) == {"running"}
+            assert site.client.post("/api/v1/queues/*/reprocess").json() == {"count": 1}
+            assert site.client.post("/api/v1/queues/team-*/resume").json()["summary"]["status"] == "running"
+            assert site.client.post("/api/v1/queues/nope*/resume").status_code == 404
+
+
 def test_u4_history_over_http_and_on_its_page(failing: Site, watched: Watched) -> None:
     """U4 U2"""
     found = failing.client.get("/api/v1/history?over=1h").json()

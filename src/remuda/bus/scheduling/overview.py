@@ -52,6 +52,13 @@ class ScheduleState(msgspec.Struct, frozen=True, rename="camel"):
     missed: int = 0
     """How many of its runs were skipped, ever."""
 
+    @property
+    def word(self) -> str:
+        """How it is, as people read it."""
+        if self.status == "paused":
+            return "paused"
+        return "running now" if self.running else "late" if self.late else "on time"
+
 
 class Source(Protocol):
     """Where schedules are read: a broker, or the files of a directory."""

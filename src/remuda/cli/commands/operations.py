@@ -29,7 +29,9 @@ _CHOICE: Final = {
 Directory = Annotated[
     str, typer.Argument(metavar="DIR|URL|APP", help="The directory, the URL of a broker, or the app that uses it.")
 ]
-Queue = Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)]
+Queue = Annotated[
+    str, typer.Argument(help="The queue's name; with *, all queues that are named so.", autocompletion=queue_names)
+]
 Who = Annotated[str | None, typer.Option(help="Who is acting; your login name by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -94,23 +96,26 @@ def _parameters_of(one: Parameter, verb: Verb) -> Iterator[inspect.Parameter]:
 def _carry_out(
     verb: Verb, directory: str, queue: str, who: str | None, as_json: bool, yes: bool = False, **given: Any
 ) -> None:
-    from remuda.bus.verbs import carry_out, outcome_text, question
+    from remuda.bus.verbs import carry_out, outcome_text, question, queues_like
     from remuda.cli import output
 
     values = _values(verb, given)
     with open_bus(directory) as bus:
-        asked = None if yes else question(verb, bus.broker.queue(queue), bool(values))
+        queues = queues_like(bus.broker, queue)
+        asked = None if yes or not verb.asks else question(verb, map(bus.broker.queue, queues), bool(values))
         if asked is not None:
             output.confirm(asked, yes)
-        count = carry_out(bus.broker, verb, queue, who or login_name(), values)
-        text = outcome_text(bus.broker, verb, queue, values, count)
-        status = bus.broker.queue(queue).status
+        count = carry_out(bus.broker, verb, queues, who or login_name(), values)
+        text = outcome_text(bus.broker, verb, queues, values, count)
+        status = bus.broker.queue(queues[0]).status
     named = {one.name: values[one.name] for one in verb.parameters if one.is_queue}
     result: dict[str, Any] = {verb.past: count} if verb.counts else {"status": status.value}
     if not verb.counts and status is not Status.RUNNING:
+        from shlex import quote
+
         from remuda.cli.target import shown_target
 
-        text += f"; to resume it: remuda resume {shown_target(directory)} {queue}"
+        text += f"; to resume it: remuda resume {shown_target(directory)} {quote(queue)}"
     output.done(text, as_json, queue=queue, **named, **result)
 
 

@@ -102,6 +102,14 @@ class DirectoryView:
                 for offset, message in zip(offsets, found.messages, strict=True):
                     yield Row(offset, self._explained(queue, where, offset), message)
 
+    def newest(self, queue: str, kinds: tuple[str, ...], limit: int) -> Iterator[Message]:
+        """The newest messages that are waiting, in flight or ended without success."""
+        for where in sorted(_placements(self._queue(queue), kinds), key=lambda place: place.first, reverse=True):
+            count = min(where.size, limit)
+            limit -= count
+            if count:
+                yield from self._log.fetch([(where.first + where.size - count, count)]).messages
+
     def _queue(self, name: str) -> Queue:
         if name not in self._core.queues:
             raise NotFound(f"there is no queue {name!r}; {_known(name, sorted(self._core.queues))}")

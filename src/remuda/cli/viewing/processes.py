@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from remuda.broker.port import Broker
     from remuda.model.operations.worker_orders import Worker
 
-_WORKERS = ("worker", "app", "host", "state", "running", "queues", "since", "last sign", "version")
+_WORKERS = ("worker", "app", "host", "state", "running", "since", "last sign", "version", "queues")
+_QUEUES = 5
+"""How many of a worker's queues are named in the table."""
 _RUNNING = ("message", "queue", "handler", "worker", "attempt", "for", "timeout", "progress")
 
 
@@ -126,9 +128,10 @@ def _worker_row(one: Worker) -> tuple[object, ...]:
     from remuda.cli import output
 
     own = [queue for queue in one.queues if not queue.name.startswith("remuda.")]
-    shown = ", ".join(f"{queue.name} {queue.busy}/{queue.size}" for queue in own)
+    shown = ", ".join(f"{queue.name} {queue.busy}/{queue.size}" for queue in own[:_QUEUES])
+    shown += f" and {len(own) - _QUEUES} more" if len(own) > _QUEUES else ""
     state = "silent" if one.silent else {"open": "working"}.get(one.intake, str(one.intake))
     return (
-        one.id, one.name, one.host, state, f"{one.busy}/{one.size}", shown, output.clock(one.since),
-        output.clock(one.told), one.version,
+        one.id, one.name, one.host, state, f"{one.busy}/{one.size}", output.clock(one.since), output.clock(one.told),
+        one.version, shown,
     )  # fmt: skip

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from remuda.model.operations.results import QueueInfo
 
 _COLUMNS = ("queue", "waiting", "in flight", "delayed", "dead", "invalid", "not interested", "done", "status")
-STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no intake"}
-"""Statuses as shown: a queue that only accepts messages is paused."""
 _RARE = ("invalid", "not interested")
 """Shown only if there are any."""
 _NOT_ON_RABBITMQ = {"in flight": "inFlight", "delayed": "delayed", "done": "done", "counts": "counts"}
@@ -34,18 +32,19 @@ def queues(
         return
     from remuda.cli import output
 
-    found, partial = _found(directory)
+    found, from_broker, partial = _found(directory)
     if as_json:
         output.json([{**_plain(info), **dict.fromkeys(_NOT_ON_RABBITMQ.values() if partial else ())} for info in found])
         return
-    rows = [_row(info) for info in found]
+    rows = [_row(info, from_broker) for info in found]
     known = [name for name in _COLUMNS if not partial or name not in _NOT_ON_RABBITMQ]
     columns = [name for name in known if name not in _RARE or any(row[name] for row in rows)]
     output.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
 
 
-def _found(target: str) -> tuple[list[QueueInfo], bool]:
-    """The queues, and whether some of their numbers are known only to the processes that handle the messages."""
+def _found(target: str) -> tuple[list[QueueInfo], bool, bool]:
+    """The queues, whether a broker told of them, with their consumers, or files without, and whether some of their
+    numbers are known only to the processes that handle the messages."""
     from pathlib import Path
 
     from remuda.cli.target import is_elsewhere, is_rabbitmq, place_of
@@ -53,11 +52,11 @@ def _found(target: str) -> tuple[list[QueueInfo], bool]:
 
     place = place_of(target)
     if not is_elsewhere(place):
-        return DirectoryView(Path(place)).queues(), False
+        return DirectoryView(Path(place)).queues(), False, False
     from remuda.broker.opening import open_broker
 
     with open_broker(place) as broker:
-        return broker.queues(), is_rabbitmq(place)
+        return broker.queues(), True, is_rabbitmq(place)
 
 
 def _remove(directory: str, queue: str, yes: bool, as_json: bool) -> None:
@@ -72,10 +71,13 @@ def _remove(directory: str, queue: str, yes: bool, as_json: bool) -> None:
     output.done(f"{queue} is removed", as_json, queue=queue, removed=True)
 
 
-def _row(info: QueueInfo) -> dict[str, object]:
+def _row(info: QueueInfo, consumers_known: bool) -> dict[str, object]:
+    from remuda.model.queues.options import status_word
+
+    taken = len(info.consumers) + info.pulls + info.in_flight
     cells = (
         info.name, info.waiting, info.in_flight, info.delayed, info.dead, info.invalid, info.not_interested,
-        _done(info), STATUS.get(info.status.value, info.status.value),
+        _done(info), status_word(info.status, taken if consumers_known else None),
     )  # fmt: skip
     return dict(zip(_COLUMNS, cells, strict=True))
 

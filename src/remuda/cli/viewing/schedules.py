@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from remuda.model.document import Document
     from remuda.model.message import Message
 
-_COLUMNS = ("schedule", "rule", "status", "next run", "last run", "outcome", "missed")
+_COLUMNS = ("schedule", "rule", "state", "next run", "last run", "outcome", "missed")
 _WAITS = ("waiting", "delayed", "in-flight")
 
 
@@ -86,7 +86,7 @@ class _DirectorySource:
         self.queues = self._view.queues
 
     def planned(self, queue: str) -> Iterable[Message]:
-        return (row.message for row in self._view.rows(queue, _WAITS, 100))
+        return self._view.newest(queue, _WAITS, 100)  # the next run was planned last, behind what waits for retries
 
     def document(self, id: str) -> Document:
         from remuda.cli.viewing.message_history import message_history
@@ -95,8 +95,7 @@ class _DirectorySource:
 
 
 def _row(one: ScheduleState) -> tuple[object, ...]:
-    status = "running now" if one.running else "late" if one.late else one.status
-    return one.name, one.rule, status, _moment(one.next), _moment(one.last), one.outcome or "", one.missed
+    return one.name, one.rule, one.word, _moment(one.next), _moment(one.last), one.outcome or "", one.missed
 
 
 def _moment(time: int | None) -> str:

@@ -102,16 +102,13 @@ class Watch:
         return [self._line(info) for info in infos]
 
     def _line(self, info: QueueInfo) -> Line:
-        from remuda.cli.viewing.queues import STATUS
-
         rates: tuple[float | None, float | None, float | None] = (None, None, None)
         if self._samples > 1:
             rates = self._rates.per_second(info.name)
         trend = self._trends.setdefault(info.name, deque(maxlen=_TREND))
         trend.append(rates[1] or 0.0)
-        status = STATUS.get(info.status.value, info.status.value)
         dead = info.dead + info.invalid + info.not_interested
-        return Line(info.name, info.waiting, info.in_flight, info.delayed, dead, *rates, bars(trend), status)
+        return Line(info.name, info.waiting, info.in_flight, info.delayed, dead, *rates, bars(trend), info.status.value)
 
 
 def bars(values: deque[float]) -> str:
@@ -212,7 +209,7 @@ def _screen(watch: Watch, lines: list[Line], sort: str, height: int) -> Renderab
     head.append(safe(str(watch.path)), style="bold")
     head.append(f"  {len(lines):,} queues  {time.strftime('%H:%M:%S')}", style="dim")
     figures = Text(
-        f"{total('waiting'):,.0f} waiting  {total('running'):,.0f} running  {total('delayed'):,.0f} delayed  "
+        f"{total('waiting'):,.0f} waiting  {total('running'):,.0f} in flight  {total('delayed'):,.0f} delayed  "
     )
     figures.append(f"{total('dead'):,.0f} dead", style="red" if total("dead") else "")
     figures.append(f"   in {_rate(total('published'))}/s  done {_rate(total('done'))}/s")
@@ -229,8 +226,17 @@ def _table(lines: list[Line], sort: str | None) -> RenderableType:
     from rich.text import Text
 
     from remuda.cli.output import safe
+    from remuda.model.queues.options import status_word
 
-    columns = {"waiting": "waiting", "run": "", "delay": "", "dead": "dead", "in/s": "busy", "done/s": "", "fail/s": ""}
+    columns = {
+        "waiting": "waiting",
+        "in flight": "",
+        "delayed": "",
+        "dead": "dead",
+        "in/s": "busy",
+        "done/s": "",
+        "fail/s": "",
+    }
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, expand=False)
     drawn.add_column("queue", no_wrap=True, overflow="ellipsis", min_width=8)
     for name, order in columns.items():
@@ -245,7 +251,7 @@ def _table(lines: list[Line], sort: str | None) -> RenderableType:
             *(Text(_rate(number)) for number in (line.published, line.done)),
             Text(_rate(line.failed), style="red" if line.failed else ""),
             Text(line.trend, style="cyan"),
-            Text("" if line.status == "running" else line.status, style="yellow"),
+            Text(status_word(line.status), style="yellow"),
         )
     return drawn
 

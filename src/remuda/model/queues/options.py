@@ -86,6 +86,15 @@ class Status(StrEnum):
     __hash__ = str.__hash__  # As for states.
 
 
+def status_word(status: str, consumers: int | None = None) -> str:
+    """What a queue does, as people read it on the page and the command line. A queue that delivers has consumers or
+    none; where that is not known (None) there is nothing to say."""
+    if status == Status.RUNNING:
+        return "" if consumers is None else "running" if consumers else "no consumer"
+    words = {Status.ONLY_PUBLISH: "paused", Status.ONLY_CONSUME: "refusing", Status.PAUSED: "paused, refusing"}
+    return words.get(Status(status), status)
+
+
 PER_TOPIC: Final = 0
 """Value of `confirmations`: one for each topic of the message."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from remuda.bus.verbs import like
 from remuda.model.errors import InvalidOption
 from remuda.model.values.durations import HOUR, micros, text
 from remuda.server.http.service_values import QueueSummary
@@ -46,7 +46,7 @@ class Rule(msgspec.Struct, frozen=True):
     """How long it must be so before there is an alarm."""
 
     def fits(self, queue: QueueSummary) -> bool:
-        return queue.name == self.queues or (not queue.internal and fnmatchcase(queue.name, self.queues))
+        return like(self.queues, queue.name)
 
     def broken(self, queue: QueueSummary, now: int, dead: dict[str, int]) -> str | None:
         """What is wrong with a queue, in words; None if nothing is."""

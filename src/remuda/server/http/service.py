@@ -21,7 +21,7 @@ from remuda.bus.publishing import headers as names
 from remuda.bus.publishing import tracking
 from remuda.bus.publishing.checks import check_headers, check_target
 from remuda.bus.settings.in_words import in_words
-from remuda.bus.verbs import carry_out, outcome_text
+from remuda.bus.verbs import carry_out, outcome_text, queues_like
 from remuda.history.failures import kind_of
 from remuda.history.history import History
 from remuda.index.messages import listed
@@ -208,15 +208,19 @@ class MessagingService:
         self.broker.ask(lambda broker: broker.remove_queue(name, who=who))
         self.broker.forget(name)
 
-    def operate(self, verb: Verb, queue: str, who: str, values: Mapping[str, Any]) -> int | None:
-        """Carry out a verb; returns how many messages it took."""
-        asked = "".join(f", {name} {_described(value)}" for name, value in values.items())
-        _audit.info("%s: %s %s%s", who, verb.name, queue, asked)
-        return self.broker.ask(lambda broker: carry_out(broker, verb, queue, who, values))
+    def queues_like(self, name: str) -> list[str]:
+        """The queue of this name, or those that a name with * means."""
+        return self.broker.ask(lambda broker: queues_like(broker, name))
 
-    def done(self, verb: Verb, queue: str, values: Mapping[str, Any], count: int | None) -> str:
+    def operate(self, verb: Verb, queues: Sequence[str], who: str, values: Mapping[str, Any]) -> int | None:
+        """Carry out a verb on these queues; returns how many messages it took."""
+        asked = "".join(f", {name} {_described(value)}" for name, value in values.items())
+        _audit.info("%s: %s %s%s", who, verb.name, ", ".join(queues), asked)
+        return self.broker.ask(lambda broker: carry_out(broker, verb, queues, who, values))
+
+    def done(self, verb: Verb, queues: Sequence[str], values: Mapping[str, Any], count: int | None) -> str:
         """What a verb did, for people."""
-        return self.broker.ask(lambda broker: outcome_text(broker, verb, queue, values, count))
+        return self.broker.ask(lambda broker: outcome_text(broker, verb, queues, values, count))
 
     def _summary(self, info: QueueInfo) -> QueueSummary:
         published, done, failed = self.broker.rates.per_second(info.name)
@@ -412,7 +416,7 @@ class MessagingService:
             raise refusal
         if forget and queue is not None:
             chosen = {"chosen": chosen_offsets([document.offset])}
-            await asyncio.to_thread(self.operate, VERBS["forget"], queue, who, chosen)
+            await asyncio.to_thread(self.operate, VERBS["forget"], [queue], who, chosen)
         return receipt.id
 
     def cancel(self, message: str, who: str) -> tuple[int, str]:

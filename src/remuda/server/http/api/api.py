@@ -131,12 +131,12 @@ class Api:
         """The handler of a verb."""
 
         async def handler(call: Call) -> Any:
-            name = call.path("name")
             values = {} if request is None else await self._values(call, verb, await call.decoded(request))
-            count = await call.run(call.service.operate, verb, name, call.user.name, values)
+            queues = await call.run(call.service.queues_like, call.path("name"))
+            count = await call.run(call.service.operate, verb, queues, call.user.name, values)
             if verb.counts:
                 return api_types.Settled(count or 0)
-            return _queue(await call.run(call.service.queue, name))
+            return _queue(await call.run(call.service.queue, queues[0]))
 
         handler.__name__ = verb.name
         return handler

@@ -106,7 +106,7 @@ def act(service: MessagingService, key: str, action: str, who: str) -> int:
         for group in groups:
             if group.key == key:
                 values = {chosen: chosen_offsets(group.offsets, PARKED)}
-                count += service.operate(verb, queue, who, values) or 0
+                count += service.operate(verb, [queue], who, values) or 0
     if not count:
         raise NotFound(f"there are no dead letters of group {key!r} any more; nothing was done")
     return count

@@ -59,6 +59,7 @@ _SORTS: Final[dict[str, Callable[[QueueSummary], tuple[Any, ...]]]] = {
     "consumers": lambda queue: (queue.consumers, -queue.size),
 }
 """The orders of the overview; queues that are equal are by name."""
+LISTED_VERBS: Final = ("reprocess", "pause", "resume")
 _FLAGS: Final = ("ordered", "fair")
 _RATES: Final = ("rate", "rate_per_key")
 CLEAR_WARNING: Final = (
@@ -83,8 +84,7 @@ class Pages(PageSet):
         sort = sort if sort in _SORTS else "trouble"
         queues = self._service.queues()
         totals = _totals(queues)
-        wanted = filter_.casefold()
-        chosen = [queue for queue in queues if wanted in queue.name.casefold()] if wanted else list(queues)
+        chosen = [queue for queue in queues if _listed(queue, filter_)]
         watch = self._service.watch
         loud = {alarm.queue for alarm in watch.alarms}
         chosen.sort(key=_SORTS[sort])  # they are by name already
@@ -97,7 +97,7 @@ class Pages(PageSet):
         return {
             "queues": shown, "totals": totals, "filter": filter_, "sort": sort, "at": at, "pages": pages_,
             "alarms": len(watch.alarms), "loud": sorted(loud), "found": len(chosen), "sparks": sparks,
-            "all": len(queues),
+            "all": len(queues), "listed": [queue for queue in chosen if not queue.internal],
         }  # fmt: skip
 
     async def queue(self, request: Request) -> Response:
@@ -291,10 +291,27 @@ class Pages(PageSet):
             raise Problem(400, "Unknown action", f"there is no action {action[:40]!r}; nothing was done")
         if verb.name == "clear" and form.get("confirm") != name:
             raise Problem(400, "Not confirmed", f"type {name!r} to confirm; nothing was cleared")
-        values = await self._values(verb, name, form)
-        count = await in_thread(service.operate, verb, name, who, values)
-        said = await in_thread(service.done, verb, name, values, count)
-        return self.say(request, f"{said}.", form.get("back") or back)
+        said = await self._operate(verb, [name], who, await self._values(verb, name, form))
+        return self.say(request, said, form.get("back") or back)
+
+    async def act_on_listed(self, request: Request) -> Response:
+        """A button for all queues that the overview lists."""
+        form = await self.form(request)
+        filter_, action = form.get("filter") or "", form.get("action") or ""
+        if action not in LISTED_VERBS:
+            raise Problem(400, "Unknown action", f"there is no action {action[:40]!r} for all; nothing was done")
+        verb = VERBS[action]
+        listed = [queue for queue in self._service.queues() if _listed(queue, filter_) and not queue.internal]
+        queues = [queue.name for queue in listed if queue.parked or not verb.counts]
+        if not queues:
+            raise Problem(409, "Nothing to do", "none of these queues has dead letters any more; nothing was done")
+        values = {one.name: choice(PARKED, None) for one in verb.parameters if one.type is MessageFilter}
+        said = await self._operate(verb, queues, request.state.user.name, values)
+        return self.say(request, said, f"/{render.query(filter=filter_)}")
+
+    async def _operate(self, verb: Verb, queues: list[str], who: str, values: dict[str, Any]) -> str:
+        count = await in_thread(self._service.operate, verb, queues, who, values)
+        return f"{await in_thread(self._service.done, verb, queues, values, count)}."
 
     async def _values(self, verb: Verb, queue: str, form: Form) -> dict[str, Any]:
         """What a form asks for, by the names of the verb's parameters."""
@@ -386,6 +403,7 @@ def routes(service: MessagingService) -> list[BaseRoute]:
     return [
         Mount("/static", StaticFiles(directory=HERE / "static")),
         Route("/", guarded(pages_.overview)),
+        Route("/queues", guarded(pages_.act_on_listed), methods=["POST"]),
         Route("/parts/queues", guarded(pages_.overview_part)),
         Route("/parts/queues/{name:path}", guarded(pages_.queue_part)),
         Route("/data/queues/{name:path}", guarded(pages_.queue_data)),
@@ -411,6 +429,10 @@ async def failed(request: Request, error: Exception) -> Response:
     if request.url.path.startswith(f"{request.scope.get('root_path', '')}/api/"):
         return Problem(500, "Error", "the server failed unexpectedly; see its log").response()
     return error_page(request, 500, "The server failed unexpectedly; see its log.")
+
+
+def _listed(queue: QueueSummary, filter_: str) -> bool:
+    return filter_.casefold() in queue.name.casefold()
 
 
 def _totals(queues: list[QueueSummary]) -> dict[str, float]:

@@ -12,6 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from remuda.model.queues.options import status_word
+from remuda.model.queues.system_queues import SYSTEM_QUEUES
 from remuda.model.state import WORDS as STATES
 from remuda.model.state import State
 from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND
@@ -126,7 +128,9 @@ _environment.filters.update(
     number=number, rate=rate, span=span, ago=ago, moment=moment, clock=clock, iso=iso, size=size, path=path,
     state=state_name, tone=tone,
 )  # fmt: skip
-_environment.globals.update(query=query, STATES=STATES, State=State)
+_environment.globals.update(
+    query=query, STATES=STATES, State=State, status_word=status_word, SYSTEM_QUEUES=SYSTEM_QUEUES
+)
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
