@@ -9,7 +9,7 @@ from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, Final
 
-from remuda.model.queues.routing import ALTERNATE, DECLARED, ROUTERS, Binding, ExchangeKind
+from remuda.model.queues.routing import ALTERNATE, DECLARED, HASHED, ROUTERS, Binding, ExchangeKind
 from remuda.model.topics import check_topic, root, split_topic, stem_of
 
 _MOST_ROUTES: Final = 10_000
@@ -92,6 +92,8 @@ class Exchange:
         self.turn = 0
         self.alternate: str | None = None
         """The exchange that gets what no binding takes."""
+        self.hashed: str | None = None
+        """The header whose value a consistent hash goes by."""
         self._bindings: dict[tuple[Any, ...], Binding] = {}
         self._by_key: dict[str, dict[tuple[Any, ...], Binding]] = {}
         self._by_queue: dict[str, dict[tuple[Any, ...], Binding]] = {}
@@ -118,6 +120,8 @@ class Exchange:
             self._by_queue.setdefault(binding.queue, {})[identity] = binding
         if ALTERNATE in binding.arguments:
             self.alternate = str(binding.arguments[ALTERNATE])
+        if HASHED in binding.arguments:
+            self.hashed = str(binding.arguments[HASHED])
         if self.kind is ExchangeKind.TOPIC:
             self._patterns.add(binding.key, identity)
 
@@ -171,7 +175,7 @@ class Exchange:
                 for identity in self._patterns.find(key):
                     yield self._bindings[identity]
             case ExchangeKind.CONSISTENT_HASH | ExchangeKind.RANDOM:
-                yield from self._chosen(key)
+                yield from self._chosen(key if self.hashed is None else str(headers.get(self.hashed, "")))
             case ExchangeKind.HEADERS:
                 for binding in self._bindings.values():
                     if _fits(binding.arguments, headers):

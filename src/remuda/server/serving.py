@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import resource
@@ -30,6 +31,11 @@ from remuda.server.wire import WireServer, serve_wire
 _log = logging.getLogger("remuda.server")
 _FILES: Final = 1 << 16
 _SPARE_FILES: Final = 200
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+"""Of malloc.h."""
+_LARGE: Final = 512 << 10
 
 
 class Listener(Protocol):
@@ -158,8 +164,7 @@ def run(
 ) -> None:
     """Listen until SIGTERM or Ctrl-C, then end in order. SIGHUP has users and certificates read again."""
     allow_many_connections()
-    # Arrow's own allocator keeps what sealing once needed; the system's gives it back.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    give_memory_back()
     asyncio.run(_run(broker, listeners, ready, certificates))
 
 
@@ -170,6 +175,16 @@ def allow_many_connections() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def give_memory_back() -> None:
+    """Have what a burst of clients or the sealing of a segment once needed go back to the system."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own allocator keeps it
+    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux with glibc have no such function
+        tune = ctypes.CDLL(None).mallopt
+        tune(_ARENA_MAX, 2)  # by default each thread may get one of its own, which keeps what it once had
+        tune(_MMAP_THRESHOLD, _LARGE)
+        tune(_TRIM_THRESHOLD, _LARGE)
 
 
 def capped_by_files(limits: Limits) -> Limits:

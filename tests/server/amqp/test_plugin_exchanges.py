@@ -34,6 +34,21 @@ def test_s1_a_consistent_hash_keeps_a_key_in_one_queue(client: Client) -> None:
         assert all(bodies.count(body) == 2 for body in bodies)
 
 
+def test_s1_a_consistent_hash_goes_by_a_header(client: Client) -> None:
+    exchange = fresh("hash")
+    queues = _bound(client, exchange, "x-consistent-hash", 2, **{"hash-header": "customer"})
+    for number in range(80):
+        client.publish("same", b"%d" % (number % 40), exchange=exchange, headers={"customer": str(number % 40)})
+    found = [client.bodies(name) for name in queues]
+    assert sum(map(len, found)) == 80
+    for bodies in found:
+        assert bodies
+        assert all(bodies.count(body) == 2 for body in bodies)
+    for number in range(3):
+        client.publish(f"key-{number}", b"anonymous", exchange=exchange)
+    assert sorted(len(client.bodies(name)) for name in queues) == [0, 3]
+
+
 def test_s1_most_keys_stay_when_a_queue_comes() -> None:
     def places(count: int, weight: str = "1") -> dict[str, str | None]:
         bindings = [Binding(queue=f"q{number}", key="1") for number in range(count - 1)]
@@ -77,6 +92,7 @@ def test_s1_a_delayed_message_comes_when_it_is_due(client: Client) -> None:
     [
         ("x-delayed-message", {}), ("x-delayed-message", {"x-delayed-type": "x-delayed-message"}),
         ("x-delayed-message", {"x-delayed-type": 5}), ("x-own", {}),
+        ("x-consistent-hash", {"hash-header": 5}),
     ],
 )  # fmt: skip
 def test_s1_what_cannot_be_is_refused(client: Client, kind: str, arguments: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ class ExchangeKind(StrEnum):
     HEADERS = "headers"
     """Bindings whose arguments match the message's headers."""
     CONSISTENT_HASH = "consistent-hash"
-    """One binding, the same for all messages with the same name; its key is its weight."""
+    """One binding, the same for all messages with the same name, or value of a header; its key is its weight."""
     RANDOM = "random"
     """Any one binding."""
 
@@ -41,6 +41,8 @@ DECLARED: Final = "x-remuda-declared"
 """An argument of a binding of an exchange to itself, which only describes the exchange: nothing goes there."""
 ALTERNATE: Final = "x-remuda-alternate-exchange"
 """An argument of a binding: the exchange that gets messages no binding of this one takes."""
+HASHED: Final = "x-remuda-hash-header"
+"""An argument of a binding: the header that a consistent hash goes by, instead of the message's name."""
 ROUTERS: Final = frozenset({ExchangeKind.DISTRIBUTE, ExchangeKind.ROUND_ROBIN, ExchangeKind.FIRST})
 """Kinds that ask each binding in turn; the others route by key or headers, as in AMQP."""
 

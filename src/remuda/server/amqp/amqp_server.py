@@ -90,7 +90,7 @@ class AmqpServer:
         self.ports: list[tuple[str, str, int]] = []
         """What is listened for: protocol, host and port."""
         self.churn: Counter[str] = Counter()
-        """How many connections, channels and queues came and went."""
+        """How many connections, channels, queues, messages and logins came and went."""
         self.scratch = memoryview(bytearray(_READ))
         """The buffer that all sockets are read into, one after the other: a new one per read costs more than most
         reads."""
@@ -583,6 +583,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         method = events[0][1]
         if isinstance(method, ConnectionStartOk):
             user = await self._server.log_in(method, self.certificate_name)
+            self._server.churn["login_failed" if user is None else "login"] += 1
             if user is None:
                 text = (
                     f"Login was refused using authentication mechanism {method.mechanism}. "

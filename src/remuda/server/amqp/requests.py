@@ -512,11 +512,14 @@ class Requests:
             except NotFound:
                 raise no_queue(name, self._vhost) from None
             if delivery is None:
+                session.server.churn["get_empty"] += 1
                 return BasicGetEmpty()
             if limit is None or delivery.attempts[0] <= limit + 1:
                 break
             await delivery.answer(TOO_OFTEN)
         message = delivery[0]
+        session.server.churn["get_no_ack" if method.no_ack else "get"] += 1
+        session.server.churn["redeliver"] += delivery.redelivered[0]
         if method.no_ack:
             tag = channel.unanswered.skip(1)
         else:

@@ -355,6 +355,8 @@ class ClientSession:
             answers[key][1].append(one)
         else:
             answers[key] = (settlement, [one])
+        if settlement is DONE:
+            self.server.churn["acknowledged"] += one.size
         if handed.consumer is not None:
             handed.consumer.answered(one.size)
 
@@ -508,12 +510,22 @@ class ClientSession:
         if failure is not None:
             if failure.hard or not channel.closed:
                 await self.fail(channel.number, failure, publications[0].method)
-        elif not channel.closed:
+        else:
+            self._count(publications, None if batch is None else len(refused))
+        if failure is None and not channel.closed:
             if batch is not None and channel.confirms is not None:
                 returned = channel.confirms.settle(batch, refused, returned)
             if returned:
                 self._socket.write(returned, now=True)
         self._socket.resume()
+
+    def _count(self, publications: list[Publications], refused: int | None) -> None:
+        """Count publications and, on a channel that confirms, which of them are confirmed."""
+        churn, count = self.server.churn, sum([len(one.bodies) for one in publications])
+        churn["received"] += count
+        if refused is not None:
+            churn["received_confirm"] += count
+            churn["confirmed"] += count - refused
 
     async def publish(self, channel: int, publications: list[Publications]) -> tuple[Sequence[int], list[bytes]]:
         """Publish to one exchange. Returns the refused rows, and the frames that return unroutable messages."""

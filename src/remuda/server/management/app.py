@@ -105,6 +105,11 @@ async def _connections(call: Call, views: Views) -> Answer:
     return Answer(body=listed(_visible(call, views.connections()), call.query))
 
 
+async def _connections_of_user(call: Call, views: Views) -> Answer:
+    found = [one for one in views.connections() if one["user"] == call.path["name"]]
+    return Answer(body=listed(_visible(call, found), call.query))
+
+
 async def _connection(call: Call, views: Views) -> Answer:
     return _named(_visible(call, views.connections()), call.path["name"])
 
@@ -119,7 +124,9 @@ async def _channels(call: Call, views: Views) -> Answer:
 
 
 async def _channel(call: Call, views: Views) -> Answer:
-    return _named(_visible(call, views.channels()), call.path["name"])
+    found: dict[str, Any] = _named(_visible(call, views.channels()), call.path["name"]).body
+    consumers = [one for one in views.consumers(call.vhosts()) if one["channel_details"]["name"] == found["name"]]
+    return Answer(body={**found, "consumer_details": consumers, "publishes": [], "deliveries": []})
 
 
 async def _consumers(call: Call, views: Views) -> Answer:
@@ -137,9 +144,15 @@ async def _vhost(call: Call, views: Views) -> Answer:
 async def _users(call: Call, views: Views) -> Answer:
     call.require_administrator()
     users = call.server.users
-    if users is None:
-        return Answer(body=[])
-    return Answer(body=listed([definitions.user_view(users, user) for user in users], call.query))
+    shown = [] if users is None else [definitions.user_view(users, user) for user in users]
+    return Answer(body=listed(shown, call.query))
+
+
+async def _users_without_permissions(call: Call, views: Views) -> Answer:
+    call.require_administrator()
+    users = call.server.users
+    shown = [] if users is None else [definitions.user_view(users, user) for user in users if not user.vhosts]
+    return Answer(body=listed(shown, call.query))
 
 
 async def _user(call: Call, views: Views) -> Answer:
@@ -287,6 +300,7 @@ _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("GET", "/api/vhosts/{vhost}/connections", _connections),
     ("GET", "/api/connections/{name}", _connection),
     ("DELETE", "/api/connections/{name}", changes.close_connection),
+    ("GET", "/api/connections/username/{name}", _connections_of_user),
     ("DELETE", "/api/connections/username/{name}", changes.close_user_connections),
     ("GET", "/api/connections/{name}/channels", _channels_of_connection),
     ("GET", "/api/channels", _channels),
@@ -322,6 +336,7 @@ _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("DELETE", "/api/vhosts/{vhost}", changes.delete_vhost),
     ("GET", "/api/vhosts/{vhost}/permissions", _all_permissions),
     ("GET", "/api/users", _users),
+    ("GET", "/api/users/without-permissions", _users_without_permissions),
     ("GET", "/api/users/{name}", _user),
     ("PUT", "/api/users/{name}", changes.put_user),
     ("DELETE", "/api/users/{name}", changes.delete_user),

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from remuda.server.amqp.amqp_server import AmqpServer
 from remuda.server.amqp.protocol.vhosts import split_name, vhost_name
-from remuda.server.management.rates import counts_of, summed
 from remuda.server.management.views import NODE, Views
 
 _Sample = tuple[str, float]
+_CLASSIC: Final = 'queue_type="rabbit_classic_queue"'
+_OF_CLIENTS: Final = {
+    "received": "received", "received_confirm": "received_confirm", "confirmed": "confirmed",
+    "unroutable_dropped": "dropped", "unroutable_returned": "returned",
+}  # fmt: skip
+"""Counters by what they are called in the metrics: those that do not depend on a queue."""
+_OF_CONSUMERS: Final = {"redelivered": "redeliver", "acknowledged": "acknowledged", "get_empty": "get_empty"}
+_DELIVERED: Final = {
+    "delivered_consume_manual_ack": "deliver", "delivered_consume_auto_ack": "deliver_no_ack",
+    "delivered_get_manual_ack": "get", "delivered_get_auto_ack": "get_no_ack",
+}  # fmt: skip
 
 
 async def exposed(server: AmqpServer, views: Views) -> str:
     """All metrics, in Prometheus' text format."""
     infos = await views.infos()
-    node, clients, totals = views.node(), views.clients(), summed([counts_of(info) for info in infos])
+    node, clients, churn = views.node(), views.clients(), server.churn
     ready = sum(info.waiting + info.delayed for info in infos)
     held = sum(info.in_flight for info in infos)
     consumers = sum(len(info.consumers) for info in infos)
@@ -23,7 +34,6 @@ async def exposed(server: AmqpServer, views: Views) -> str:
     identity = f'rabbitmq_node="{NODE}",rabbitmq_cluster="{NODE}",rabbitmq_cluster_permanent_id="{NODE}"'
     build = f'rabbitmq_version="{version}",prometheus_client_version="",prometheus_plugin_version="{version}"'
     protocol = 'protocol="amqp091"'
-    blocked = float(server.intake.blocked)
     families: list[tuple[str, str, list[_Sample]]] = [
         ("rabbitmq_identity_info", "gauge", [(identity, 1)]),
         ("rabbitmq_build_info", "gauge", [(f'{build},product_name="{product}",product_version="{version}"', 1)]),
@@ -35,14 +45,14 @@ async def exposed(server: AmqpServer, views: Views) -> str:
         ("rabbitmq_queue_messages_ready", "gauge", [("", ready)]),
         ("rabbitmq_queue_messages_unacked", "gauge", [("", held)]),
         ("rabbitmq_queue_consumers", "gauge", [("", consumers)]),
-        ("rabbitmq_queue_messages_published_total", "counter", [("", totals.get("publish", 0))]),
-        ("rabbitmq_connections_opened_total", "counter", [("", server.churn["connection_created"])]),
-        ("rabbitmq_connections_closed_total", "counter", [("", server.churn["connection_closed"])]),
-        ("rabbitmq_channels_opened_total", "counter", [("", server.churn["channel_created"])]),
-        ("rabbitmq_channels_closed_total", "counter", [("", server.churn["channel_closed"])]),
-        ("rabbitmq_queues_declared_total", "counter", [("", server.churn["queue_declared"])]),
-        ("rabbitmq_queues_created_total", "counter", [("", server.churn["queue_created"])]),
-        ("rabbitmq_queues_deleted_total", "counter", [("", server.churn["queue_deleted"])]),
+        ("rabbitmq_queue_messages_published_total", "counter", [("", churn["received"])]),
+        ("rabbitmq_connections_opened_total", "counter", [("", churn["connection_created"])]),
+        ("rabbitmq_connections_closed_total", "counter", [("", churn["connection_closed"])]),
+        ("rabbitmq_channels_opened_total", "counter", [("", churn["channel_created"])]),
+        ("rabbitmq_channels_closed_total", "counter", [("", churn["channel_closed"])]),
+        ("rabbitmq_queues_declared_total", "counter", [("", churn["queue_declared"])]),
+        ("rabbitmq_queues_created_total", "counter", [("", churn["queue_created"])]),
+        ("rabbitmq_queues_deleted_total", "counter", [("", churn["queue_deleted"])]),
         ("rabbitmq_process_open_fds", "gauge", [("", node["fd_used"])]),
         ("rabbitmq_process_max_fds", "gauge", [("", node["fd_total"])]),
         ("rabbitmq_process_open_tcp_sockets", "gauge", [("", node["sockets_used"])]),
@@ -52,17 +62,30 @@ async def exposed(server: AmqpServer, views: Views) -> str:
         ("rabbitmq_disk_space_available_bytes", "gauge", [("", node["disk_free"])]),
         ("rabbitmq_disk_space_available_limit_bytes", "gauge", [("", node["disk_free_limit"])]),
         ("rabbitmq_erlang_uptime_seconds", "gauge", [("", node["uptime"] / 1000)]),
-        ("rabbitmq_alarms_free_disk_space_watermark", "gauge", [("", blocked)]),
-        ("rabbitmq_global_messages_received_total", "counter", [(protocol, totals.get("publish", 0))]),
-        ("rabbitmq_global_messages_routed_total", "counter", [(protocol, totals.get("publish", 0))]),
-        ("rabbitmq_global_messages_unroutable_dropped_total", "counter", [(protocol, server.churn["dropped"])]),
-        ("rabbitmq_global_messages_unroutable_returned_total", "counter", [(protocol, server.churn["returned"])]),
+        ("rabbitmq_alarms_free_disk_space_watermark", "gauge", [("", float(node["disk_free_alarm"]))]),
+        ("rabbitmq_alarms_memory_used_watermark", "gauge", [("", float(node["mem_alarm"]))]),
+        ("rabbitmq_alarms_file_descriptor_limit", "gauge", [("", float(node["fd_used"] >= node["fd_total"]))]),
+        ("rabbitmq_auth_attempts_total", "counter", [(protocol, churn["login"] + churn["login_failed"])]),
+        ("rabbitmq_auth_attempts_succeeded_total", "counter", [(protocol, churn["login"])]),
+        ("rabbitmq_auth_attempts_failed_total", "counter", [(protocol, churn["login_failed"])]),
         ("rabbitmq_global_publishers", "gauge", [(protocol, sum(client.session.publishes for client in clients))]),
         ("rabbitmq_global_consumers", "gauge", [(protocol, consumers)]),
-        ("rabbitmq_global_messages_delivered_total", "counter", _by_type(totals.get("deliver", 0))),
-        ("rabbitmq_global_messages_redelivered_total", "counter", _by_type(totals.get("redeliver", 0))),
-        ("rabbitmq_global_messages_acknowledged_total", "counter", _by_type(totals.get("ack", 0))),
     ]  # fmt: skip
+    families += [
+        (f"rabbitmq_global_messages_{name}_total", "counter", [(protocol, churn[counter])])
+        for name, counter in _OF_CLIENTS.items()
+    ]
+    routed = churn["received"] - churn["dropped"] - churn["returned"]
+    families.append(("rabbitmq_global_messages_routed_total", "counter", [(protocol, routed)]))
+    delivered = sum(churn[counter] for counter in _DELIVERED.values())
+    of_queues = {
+        "delivered": delivered,
+        **{name: churn[counter] for name, counter in (_OF_CONSUMERS | _DELIVERED).items()},
+    }
+    families += [
+        (f"rabbitmq_global_messages_{name}_total", "counter", [(f"{protocol},{_CLASSIC}", number)])
+        for name, number in of_queues.items()
+    ]
     named = [(_labels(info.name), info) for info in infos]
     families += [
         ("rabbitmq_detailed_queue_messages", "gauge", [(one, info.size) for one, info in named]),
@@ -75,10 +98,6 @@ async def exposed(server: AmqpServer, views: Views) -> str:
         ("rabbitmq_detailed_queue_consumers", "gauge", [(one, len(info.consumers)) for one, info in named]),
     ]
     return "".join(_lines(families))
-
-
-def _by_type(number: float) -> list[_Sample]:
-    return [('protocol="amqp091",queue_type="rabbit_classic_queue"', number)]
 
 
 def _labels(full: str) -> str:

@@ -57,9 +57,6 @@ def counts_of(info: QueueInfo) -> dict[str, int]:
     }  # fmt: skip
 
 
-def summed(all_counts: list[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for counts in all_counts:
-        for name, value in counts.items():
-            total[name] = total.get(name, 0) + value
-    return total
+def add(total: dict[str, int], counts: _Counts) -> None:
+    for name, value in counts.items():
+        total[name] = total.get(name, 0) + value

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 from zlib import crc32
 
@@ -23,8 +24,9 @@ from remuda.server.amqp.declarations.policies import Policy
 from remuda.server.amqp.declarations.queues import QueueDeclaration
 from remuda.server.amqp.messages.consumers import AmqpConsumer
 from remuda.server.amqp.protocol.channels import Channel
+from remuda.server.amqp.protocol.login import EXTERNAL, MECHANISMS
 from remuda.server.amqp.protocol.vhosts import DEAD_LETTERS, DEFAULT_EXCHANGE, VHost, split_name, vhost_name
-from remuda.server.management.rates import Rates, counts_of, summed
+from remuda.server.management.rates import Rates, add, counts_of
 
 _FREE: Final = 50 << 20
 """Below this much free disk, RabbitMQ would raise an alarm."""
@@ -33,6 +35,9 @@ _CHURN: Final = (
     "queue_deleted",
 )  # fmt: skip
 NODE: Final = f"remuda@{socket.gethostname()}"
+_TURN: Final = 50
+"""How many of thousands of queues are looked at before clients get their turn: everything runs on their loop."""
+T = TypeVar("T")
 
 
 class Views:
@@ -43,6 +48,8 @@ class Views:
         self._rates = Rates()
         self._idle: dict[str, tuple[dict[str, int], str]] = {}
         """By queue, what had happened in it at the last look, and since when nothing else has."""
+        self._totals: dict[str, dict[str, int]] = {}
+        """What ever happened in all queues of a vhost, and in all there are under the empty name."""
         self._began = time.time()
         self.ports: list[tuple[str, str, int]] = []
         """What is listened for: protocol, host and port."""
@@ -55,25 +62,43 @@ class Views:
             info for info in await self._server.broker.queues()
             if not split_name(info.name)[1].startswith(DEAD_LETTERS)
         ]  # fmt: skip
-        counts = {info.name: counts_of(info) for info in found}
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        for name, counted in counts.items():
-            if self._idle.get(name, ({}, ""))[0] != counted:
-                self._idle[name] = counted, now
+        counts: dict[str, dict[str, int]] = {}
+        totals: dict[str, dict[str, int]] = {"": self._happened()}
+        async for info in _in_turns(found):
+            counted = counts[info.name] = self._count(info)
+            for whole in ("", f"vhost {vhost_name(info.name)}"):
+                add(totals.setdefault(whole, {}), counted)
         for name in [name for name in self._idle if name not in counts]:
             del self._idle[name]
-        of_vhosts: dict[str, list[dict[str, int]]] = {}
-        for info in found:
-            of_vhosts.setdefault(f"vhost {vhost_name(info.name)}", []).append(counts[info.name])
-        together = {name: summed(parts) for name, parts in of_vhosts.items()}
-        self._rates.look({**counts, **together, "": summed(list(counts.values()))})
+        self._totals = totals
+        self._rates.look({**counts, **totals})
         return found
+
+    def _count(self, info: QueueInfo) -> dict[str, int]:
+        """What ever happened in a queue; since when nothing has is remembered."""
+        counts = counts_of(info)
+        if self._idle.get(info.name, ({}, ""))[0] != counts:
+            self._idle[info.name] = counts, datetime.now(UTC).isoformat(timespec="milliseconds")
+        return counts
+
+    def _happened(self) -> dict[str, int]:
+        """What only the whole server counts, of its own clients and since its start."""
+        churn = self._server.churn
+        return {
+            "confirm": churn["confirmed"], "return_unroutable": churn["returned"], "drop_unroutable": churn["dropped"],
+            "deliver_no_ack": churn["deliver_no_ack"], "get": churn["get"], "get_no_ack": churn["get_no_ack"],
+            "get_empty": churn["get_empty"],
+        }  # fmt: skip
+
+    def totals(self) -> dict[str, int]:
+        """What ever happened in all queues together, as `infos` found it."""
+        return self._totals.get("", {})
 
     async def queues(self, vhosts: Iterable[VHost]) -> list[dict[str, Any]]:
         wanted = {vhost.prefix: vhost for vhost in vhosts}
         return [
             self._queue(wanted[prefix], info)
-            for info in await self.infos()
+            async for info in _in_turns(await self.infos())
             if (prefix := split_name(info.name)[0]) in wanted
         ]
 
@@ -81,7 +106,6 @@ class Views:
         info = await self._server.topology.find(full)
         if info is None:
             return None
-        await self.infos()
         shown = self._queue(vhost, info)
         shown["consumer_details"] = [
             one for one in self.consumers([vhost]) if one["queue"]["name"] == vhost.short(full)
@@ -93,6 +117,7 @@ class Views:
         declaration = topology.queues.get(info.name)
         policy = None if declaration is None else topology.policy_of_queue(info.name, declaration)
         shown = declaration or QueueDeclaration(durable=info.options.persistence.value == "persistent")
+        counts = self._count(info)
         waiting = info.waiting + info.delayed
         numbers: dict[str, Any] = {}
         for name, value in (
@@ -105,9 +130,9 @@ class Views:
             "arguments": shown.arguments, "auto_delete": shown.auto_delete, "consumers": len(info.consumers),
             "consumer_capacity": 1.0 if info.consumers else 0, "consumer_utilisation": 1.0 if info.consumers else 0,
             "durable": shown.durable, "effective_policy_definition": {} if policy is None else policy.definition,
-            "exclusive": shown.exclusive, "idle_since": self._idle.get(info.name, ({}, ""))[1],
+            "exclusive": shown.exclusive, "idle_since": self._idle[info.name][1],
             "head_message_timestamp": None, "memory": 0, "message_bytes": 0,
-            "message_stats": self._rates.of(info.name, counts_of(info)), **numbers, "messages_dead": info.dead,
+            "message_stats": self._rates.of(info.name, counts), **numbers, "messages_dead": info.dead,
             "messages_persistent": waiting + info.in_flight if shown.durable else 0, "messages_ram": 0,
             "name": vhost.short(info.name), "node": NODE, "operator_policy": None,
             "policy": None if policy is None else policy.name, "reductions": 0, "single_active_consumer_tag": None,
@@ -231,10 +256,10 @@ class Views:
             totals |= {name: value, f"{name}_details": {"rate": 0.0}}
         return {
             "management_version": limits.product_version, "rates_mode": "basic",
-            "exchange_types": [{"name": name, "description": text, "enabled": True} for name, text in TYPES.items()],
-            "product_name": "Remuda", "product_version": _version(), "rabbitmq_version": limits.product_version,
-            "cluster_name": NODE, "erlang_version": "", "erlang_full_version": f"Python {sys.version.split()[0]}",
-            "message_stats": self._rates.of("", summed([counts_of(info) for info in infos])),
+            "exchange_types": _exchange_types(), "product_name": "Remuda", "product_version": _version(),
+            "rabbitmq_version": limits.product_version, "cluster_name": NODE, "erlang_version": "",
+            "erlang_full_version": f"Python {sys.version.split()[0]}",
+            "message_stats": self._rates.of("", self.totals()),
             "churn_rates": {
                 name: value
                 for counter in _CHURN
@@ -246,7 +271,7 @@ class Views:
                 "consumers": sum(len(info.consumers) for info in infos),
                 "exchanges": len(self._server.topology.exchanges), "queues": len(infos),
             },
-            "statistics_db_event_queue": 0, "node": NODE, "listeners": self.listeners(), "contexts": [],
+            "statistics_db_event_queue": 0, "node": NODE, "listeners": self.listeners(), "contexts": self._contexts(),
             "disable_stats": False, "enable_queue_totals": False,
         }  # fmt: skip
 
@@ -256,14 +281,34 @@ class Views:
             for protocol, host, port in self.ports
         ]
 
+    def _contexts(self) -> list[dict[str, Any]]:
+        """Where this interface itself is listened for."""
+        return [
+            {
+                "description": "RabbitMQ Management",
+                "path": "/",
+                "ip": host,
+                "port": port,
+                "protocol": protocol,
+                "node": NODE,
+            }
+            for protocol, host, port in self.ports
+            if protocol.startswith("http")
+        ]
+
     def node(self) -> dict[str, Any]:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return {
-            "name": NODE, "type": "disc", "running": True, "mem_used": _memory(), "mem_alarm": False,
+            "name": NODE, "type": "disc", "running": True, "mem_used": _memory(),
+            "mem_alarm": self._server.intake.low_on("memory"),
             "mem_limit": self._server.limits.memory_bytes, "mem_used_details": {"rate": 0.0},
-            "disk_free": self.disk_free(), "disk_free_limit": _FREE, "disk_free_alarm": self._server.intake.blocked,
+            "disk_free": self.disk_free(), "disk_free_limit": _FREE,
+            "disk_free_alarm": self._server.intake.low_on("disk"),
             "fd_used": _files(), "fd_total": soft, "sockets_used": len(self._server.clients),
             "sockets_total": self._server.limits.connection_max, "proc_used": 0, "proc_total": 0, "run_queue": 0,
+            "exchange_types": _exchange_types(), "contexts": self._contexts(), "auth_mechanisms": [
+                {"name": name, "description": "", "enabled": True} for name in (*MECHANISMS.decode().split(), EXTERNAL)
+            ],
             "processors": os.cpu_count() or 1, "uptime": round((time.time() - self._began) * 1000),
             "os_pid": str(os.getpid()), "rates_mode": "basic", "being_drained": False, "partitions": [],
             "applications": [{"name": "remuda", "description": "Remuda", "version": _version()}],
@@ -292,11 +337,18 @@ class Views:
                     "metadata": {"description": "", "tags": []}, "default_queue_type": "classic",
                     "cluster_state": {NODE: "running"}, "messages": ready + held, "messages_ready": ready,
                     "messages_unacknowledged": held, "message_stats": self._rates.of(
-                        f"vhost {vhost.name}", summed([counts_of(info) for info in own])
+                        f"vhost {vhost.name}", self._totals.get(f"vhost {vhost.name}", {})
                     ),
                 }
             )  # fmt: skip
         return shown
+
+
+async def _in_turns(items: Sequence[T]) -> AsyncIterator[T]:
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _TURN == 0:
+            await asyncio.sleep(0)
 
 
 def policy_view(vhost: str, policy: Policy) -> dict[str, Any]:
@@ -328,6 +380,10 @@ def _binding(vhost: VHost, source: str, full: str, binding: Binding) -> dict[str
 
 def _provided_name(client: ClientSocket) -> str:
     return str(client.session.protocol.client_properties.get("connection_name", ""))
+
+
+def _exchange_types() -> list[dict[str, Any]]:
+    return [{"name": name, "description": text, "enabled": True} for name, text in TYPES.items()]
 
 
 def _version() -> str:

@@ -19,10 +19,12 @@ PREDECLARED: Final = {
 }  # fmt: skip
 DELAYED: Final = "x-delayed-message"
 DELAYED_TYPE: Final = "x-delayed-type"
+HASH_HEADER: Final = "hash-header"
 TYPES: Final = {
     "direct": "the routing key is the binding's", "fanout": "every binding", "topic": "the binding's pattern matches",
     "headers": "the binding's arguments match the message's headers",
-    "x-consistent-hash": "one binding, the same for each routing key", "x-random": "any one binding",
+    "x-consistent-hash": "one binding, the same for each routing key or value of hash-header",
+    "x-random": "any one binding",
     DELAYED: "as x-delayed-type does, after the message's x-delay",
 }  # fmt: skip
 """Types of exchanges, for people."""
@@ -70,16 +72,16 @@ def check_arguments(name: str, vhost: str, kind: str, arguments: Table) -> None:
     if kind == DELAYED and arguments.get(DELAYED_TYPE) not in set(TYPES) - {DELAYED}:
         text = "Invalid argument, 'x-delayed-type' must be an existing exchange type"
         raise Failure(PRECONDITION_FAILED, f"{text} (exchange '{name}' in vhost '{vhost}')")
-    for argument in ("hash-header", "hash-property"):
-        if kind == "x-consistent-hash" and argument in arguments:
-            text = f"{argument} of exchange '{name}' in vhost '{vhost}'; here the routing key is hashed"
-            raise Failure(NOT_IMPLEMENTED, text)
-    alternate = arguments.get("alternate-exchange")
-    if alternate is not None and not isinstance(alternate, str):
-        raise Failure(
-            PRECONDITION_FAILED,
-            f"invalid type '{kind_of(alternate)}' for arg 'alternate-exchange' in exchange '{name}' in vhost '{vhost}'",
-        )
+    if kind == "x-consistent-hash" and "hash-property" in arguments:
+        text = f"hash-property of exchange '{name}' in vhost '{vhost}'; here the routing key or a header is hashed"
+        raise Failure(NOT_IMPLEMENTED, text, hard=False)
+    for argument in ("alternate-exchange", HASH_HEADER):
+        value = arguments.get(argument)
+        if value is not None and not isinstance(value, str):
+            raise Failure(
+                PRECONDITION_FAILED,
+                f"invalid type '{kind_of(value)}' for arg '{argument}' in exchange '{name}' in vhost '{vhost}'",
+            )
 
 
 def check_equivalent(name: str, vhost: str, asked: ExchangeDeclaration, standing: ExchangeDeclaration) -> None:
@@ -88,7 +90,7 @@ def check_equivalent(name: str, vhost: str, asked: ExchangeDeclaration, standing
         if received != current:
             raise inequivalent(flag, "exchange", name, vhost, f"'{_said(received)}'", f"'{_said(current)}'")
     compare_arguments(
-        asked.arguments, standing.arguments, ("alternate-exchange", DELAYED_TYPE), "exchange", name, vhost
+        asked.arguments, standing.arguments, ("alternate-exchange", DELAYED_TYPE, HASH_HEADER), "exchange", name, vhost
     )
 
 

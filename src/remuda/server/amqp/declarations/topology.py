@@ -21,8 +21,8 @@ from remuda.broker.port import AsyncBroker
 from remuda.model.errors import NotFound
 from remuda.model.operations.results import QueueInfo
 from remuda.model.queues.options import QueueOptions
-from remuda.model.queues.routing import ALTERNATE, DECLARED, ROUTERS, Binding, ExchangeKind
-from remuda.server.amqp.declarations.exchanges import PREDECLARED, ExchangeDeclaration, type_of
+from remuda.model.queues.routing import ALTERNATE, DECLARED, HASHED, ROUTERS, Binding, ExchangeKind
+from remuda.server.amqp.declarations.exchanges import HASH_HEADER, PREDECLARED, ExchangeDeclaration, type_of
 from remuda.server.amqp.declarations.policies import (
     Policy,
     alternate_of,
@@ -143,6 +143,8 @@ class Topology:
         alternate = alternate_of(declaration, self.policy_of_exchange(full))
         if alternate is not None:
             arguments[ALTERNATE] = vhost.exchange(alternate)
+        if declaration.kind is ExchangeKind.CONSISTENT_HASH and HASH_HEADER in declaration.arguments:
+            arguments[HASHED] = declaration.arguments[HASH_HEADER]
         # A router consults every binding it has, so it gets none with a declaration: all routers are declared alike.
         own = [] if declaration.kind in ROUTERS else [Binding(exchange=full, arguments=arguments)]
         await self.broker.create_router(full, declaration.kind, own)

@@ -160,6 +160,9 @@ class AmqpConsumer:
     ) -> None:  # fmt: skip
         """Send these rows of a delivery."""
         session, channel, count = self.session, self.channel, len(rows)
+        churn = session.server.churn
+        churn["deliver_no_ack" if self.no_ack else "deliver"] += count
+        churn["redeliver"] += redelivered.count(True)
         if self.no_ack:
             first = channel.unanswered.skip(count)
         else:

@@ -31,6 +31,10 @@ class Inflow:
         self._reason: str | None = None
         self._sessions: set[ClientSession] = set()
 
+    def low_on(self, what: str) -> bool:
+        """Whether publishers wait because there is too little memory, or disk."""
+        return (self._reason or "").startswith(f"low on {what}")
+
     def watch(self, session: ClientSession) -> None:
         """Add a session that has begun to publish."""
         self._sessions.add(session)
