@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda import Bus, HandlerFailed, Message
+from remuda import Bus, HandlerFailed, Message, NoResult
 from remuda.model.errors import Conflict
 
 
@@ -124,3 +124,29 @@ def test_q14_the_queues_of_the_bus_itself_take_messages(name: str) -> None:
         message = test.publish("x", 5)
         test.run()
         assert bus.result(message) == 5
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"), [({"singleton": "skip"}, "skipped"), ({"throttle": "1h"}, "skipped"), ({}, "unchanged")]
+)
+def test_b1_a_message_that_comes_into_no_queue_is_told_at_once(rule: dict[str, str], why: str) -> None:
+    """B1, B9, F4, T3: to the caller that waits, by the failure callback, and to whoever asks for its result."""
+    bus = Bus()
+    told: list[str] = []
+    bus.subscribe("x", queue="q", **rule)(lambda body: body)
+
+    @bus.subscribe("failed", queue="failures")
+    def failed(message: Message) -> None:
+        told.append(f"{message.headers['cap-corr-id']} {message.headers['cap-exception']}")
+
+    options = {"key": "k"} if rule else {"object": "o", "key": "k"}
+    with bus.testing() as test:
+        bus.publish("x", 1, delay="1h", **options)
+        with pytest.raises(HandlerFailed, match=why):
+            test.call("x", 1, **options)
+        bus.publish("x", 1, id="a", failure_callback="failed", **options)
+        assert bus.status("a").word == "in no queue"
+        with pytest.raises(NoResult, match="in no queue"):
+            bus.result("a", timeout="1h")
+        test.run()
+    assert told == [f"a {why}"]

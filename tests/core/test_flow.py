@@ -530,6 +530,37 @@ def test_f4_a_singleton_is_refused_skipped_or_replaces_the_one_that_waits() -> N
     assert bench.out == [0, 2]
 
 
+def test_f4_the_next_of_a_key_is_wanted_when_the_first_was_pulled_and_answered() -> None:
+    bench = Bench({"singleton": "skip", "type": "pull"})
+    for offset in range(3):
+        assert bench.publish("x", key="a").by_key == {}
+        bench.answer(bench.pull(1), Outcome.ACK)
+        assert bench.core.queues["q"].size == 0, offset
+
+
+def test_f4_the_publisher_is_told_by_row_also_where_others_are_refused() -> None:
+    bench = Bench({"singleton": "replace", "message_size_limit": 1, "type": "pull"})
+    receipt = bench.publish("long", "a", "b", key=["x", "y", "y"])
+    assert (list(receipt.refusals), receipt.by_key) == ([0], {1: "skipped", 2: "replaced"})
+
+
+@pytest.mark.parametrize("rule", [{"debounce": "5s"}, {"singleton": "replace"}, {"singleton": "skip"}])
+@pytest.mark.parametrize("limit", [{"message_limit": 2}, {"byte_limit": 2}])
+@pytest.mark.parametrize("full", ["reject-new", "delete-oldest"])
+def test_f4_what_takes_no_room_is_not_refused_and_evicts_nothing(
+    rule: dict[str, Any], limit: dict[str, Any], full: str
+) -> None:
+    """F4, Q6: it is skipped, or takes the place of the one that waits."""
+    bench = Bench({"type": "pull", "limit_exceeded": full, **rule, **limit})
+    bench.publish("x", "y", key=["a", "b"])
+    receipt = bench.publish("z", "z", key="b")
+    assert not receipt.refusals
+    bench.wait(6)
+    skips = rule.get("singleton") == "skip"
+    assert list(offsets(bench.pull(5))) == ([0, 1] if skips else [0, 3])
+    assert bench.core.info("q").dead == 0
+
+
 def test_f4_a_rule_of_one_queue_is_no_rule_of_another() -> None:
     bench = Flowing({"singleton": "skip"}, credit=1, batch=1)
     bench.declare("audit", {"topics": ["q"], "type": "pull"})

@@ -40,7 +40,17 @@ HANDLER: Final[dict[str, dict[str, Any]]] = {
     "dead letters": {"retry": "never", "dead_letter_queue": "second"},
     "memory": {"persistence": "memory"},
     "two threads": {"threads": 2},
+    "ordered": {"ordered": True, "threads": 2},
+    "slots": {"concurrency": 1, "threads": 2},
+    "rate": {"rate": 1},
+    "turns": {"fair": True},
+    "debounce": {"debounce": 2},
+    "throttle": {"throttle": 3},
+    "skips": {"singleton": "skip"},
+    "refuses": {"singleton": "refuse"},
 }
+KEYS: Final = "aabb"
+"""Of the messages."""
 """Numbers of the options that take durations are moments of the place."""
 PUBLISH: Final = (
     "plain", "own id", "delay", "expires", "both", "priority", "unique", "idempotency key", "callback",
@@ -61,7 +71,7 @@ PAIRS: Final = [
 ]
 _EXPIRES: Final = ("expires", "both", "own id")
 _ENDED_BY_RABBITMQ: Final = ("evicts", "timeout", "expired")
-_DURATIONS: Final = ("message_timeout", "delay_between_messages")
+_DURATIONS: Final = ("message_timeout", "delay_between_messages", "debounce", "throttle")
 
 
 def choice(number: int) -> tuple[str, ...]:
@@ -92,6 +102,7 @@ class Scene:
         self.offered = True
         self.forgotten = 0
         self.refused = False
+        self.keys = KEYS
         self._tried: dict[int, int] = {}
         self._guard = threading.Lock()
 
@@ -148,6 +159,8 @@ class Scene:
         for name in _DURATIONS:
             if name in options:
                 options[name] = self.place.duration(options[name])
+        if "rate" in options:
+            options["rate"] = f"1/{self.place.duration(options['rate'])} burst 1"
         options.setdefault("retry", [self.place.duration(2)] * 2)
         if self.handler == "list":
             bus.subscribe("x", queue="q", **options)(self._handle_list)
@@ -225,7 +238,7 @@ class Scene:
     def _publish(self, at: int) -> None:
         """The first three messages have the option; the fourth is plain."""
         bus, place = self.place.bus, self.place
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"key": KEYS[at]}
         now = place.now()
         special = at < 3
         kind = self.publish if special else "plain"
@@ -252,14 +265,14 @@ class Scene:
                 options["topics"] = ["x", "y"]
         try:
             if kind == "call":
-                place.call(at, self.waiting)
+                place.call(at, self.waiting, KEYS[at])
                 return
             if kind == "many":
-                known = bus.publish_many("x", [at])[0]
+                known = bus.publish_many("x", [at], **options)[0]
             elif kind == "transaction":
                 db = sqlite3.connect(place.folder / "shop.db")
                 with bus.transaction(db):
-                    known = bus.publish("x", at)
+                    known = bus.publish("x", at, **options)
                 db.close()
             else:
                 known = bus.publish("x", at, **options)

@@ -84,7 +84,7 @@ class Place:
         """Time passes, and what becomes due meanwhile is handled."""
         raise NotImplementedError
 
-    def call(self, body: int, waiting: dict[int, Future[Any]]) -> None:
+    def call(self, body: int, waiting: dict[int, Future[Any]], key: str) -> None:
         """A call, whose answer is added to those that are waited for."""
         raise NotImplementedError
 
@@ -136,10 +136,10 @@ class UnderTest(Place):
     def unpause(self) -> None:
         self._paused = True
 
-    def call(self, body: int, waiting: dict[int, Future[Any]]) -> None:
+    def call(self, body: int, waiting: dict[int, Future[Any]], key: str) -> None:
         """A call under test handles messages until it has its answer."""
         future = waiting[body] = Future()
-        _answer(future, lambda: self.test.call("x", body))
+        _answer(future, lambda: self.test.call("x", body, key=key))
 
 
 class Live(Place):
@@ -182,10 +182,10 @@ class Live(Place):
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def call(self, body: int, waiting: dict[int, Future[Any]]) -> None:
+    def call(self, body: int, waiting: dict[int, Future[Any]], key: str) -> None:
         future = waiting[body] = Future()
         bus = self.bus
-        caller = threading.Thread(target=_answer, args=(future, lambda: bus.call("x", body, timeout="8s")))
+        caller = threading.Thread(target=_answer, args=(future, lambda: bus.call("x", body, timeout="8s", key=key)))
         caller.start()
 
     def unpause(self) -> None:

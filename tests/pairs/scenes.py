@@ -10,18 +10,21 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from itertools import combinations, pairwise, product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from remuda import Message
 from remuda.broker.delivery import Delivery
 from remuda.broker.threads import EmbeddedBroker
+from remuda.core.flow.merging import REPLACED
 from remuda.model.document import Document
 from remuda.model.errors import Refused
 from remuda.model.life import LIVE
 from remuda.model.operations.filters import MessageFilter
+from remuda.model.state import State
 from tests.broker.kit import SECOND, ManualClock, open_at
 
 QUEUE: Final[dict[str, dict[str, Any]]] = {
@@ -39,7 +42,22 @@ QUEUE: Final[dict[str, dict[str, Any]]] = {
     "expired": {"message_timeout": "6s", "expired_queue": "other"},
     "one priority": {"max_priority": 0},
     "robin": {"type": "round-robin"},
+    "ordered": {"ordered": True},
+    "ordered, passing": {"ordered": True, "on_retry": "pass"},
+    "slots": {"concurrency": 1},
+    "slots of keys": {"concurrency_per_key": 1, "on_retry": "hold"},
+    "shared slots": {"limits": {"both": 1}},
+    "rate": {"rate": "1/s burst 1"},
+    "rate of keys": {"rate_per_key": "1/2s burst 1"},
+    "turns": {"fair": True},
+    "debounce": {"debounce": "2s"},
+    "throttle": {"throttle": "2s"},
+    "skips": {"singleton": "skip"},
+    "refuses": {"singleton": "refuse"},
+    "replaces": {"singleton": "replace"},
 }
+KEYS: Final = "aab"
+"""Of the messages."""
 PUBLISH: Final = ("plain", "own id", "due", "expires", "both", "priority", "once", "told")
 VERB: Final = ("none", "move", "clear", "clear one", "configure", "close", "reprocess", "forget", "move back")
 ANSWER: Final = ("ack", "nack", "retry", "release", "dead", "dead to", "invalid", "silence", "lost")
@@ -58,7 +76,10 @@ PAIRS: Final = [
     for one, other in combinations(range(len(AXES)), 2)
     for first, second in product(AXES[one], AXES[other])
 ]
-_REPORTED: Final = ("expired", "cleared", "evicted")
+_REPORTED: Final = ("expired", "cleared", "evicted", REPLACED)
+_RETURNS: Final = ("nack", "retry", "release", "silence", "lost")
+_BEGIN_AGAIN: Final = ("reprocess", "move", "move back")
+"""Verbs that bring messages back in, whatever waits."""
 
 
 def choice(number: int) -> tuple[str, ...]:
@@ -72,6 +93,14 @@ def choice(number: int) -> tuple[str, ...]:
 
 class Broken(AssertionError):
     """Something that must hold does not."""
+
+
+class Start(NamedTuple):
+    """A message went out of the queue."""
+
+    time: int
+    offset: int
+    key: str
 
 
 class Scene:
@@ -88,6 +117,7 @@ class Scene:
         self.forgotten = 0
         self.due: dict[str, int] = {}
         self.expires: dict[str, int] = {}
+        self.started: list[Start] = []
 
     def play(self) -> None:
         try:
@@ -102,7 +132,8 @@ class Scene:
     def _play(self) -> None:
         broker = self.broker
         broker.create_queue("q", {"type": "pull", "acknowledge_timeout": "5s", **self.options})
-        broker.create_queue("other", type="pull", acknowledge_timeout="5s")
+        shared = {"limits": self.options["limits"]} if "limits" in self.options else {}
+        broker.create_queue("other", type="pull", acknowledge_timeout="5s", **shared)
         broker.create_queue("told", type="pull", patterns=["told"])
         for at in range(3):
             self._publish(at)
@@ -165,7 +196,7 @@ class Scene:
         own = f"own-{0 if self.publish == 'own id' else at}" if self.publish in ("own id", "once") and special else ""
         headers = {"remuda-failure-callback": "told"} if self.publish == "told" else {}
         message = Message(
-            "q", b"12345" if at else b"1234", id=own, due=due, expires=expires, headers=headers,
+            "q", b"12345" if at else b"1234", id=own, due=due, expires=expires, headers=headers, key=KEYS[at],
             priority=5 if self.publish == "priority" and special else 0,
         )  # fmt: skip
         once = "ever" if self.publish == "once" and special else None
@@ -221,8 +252,12 @@ class Scene:
         self._check()
 
     def _pull(self, name: str) -> Delivery | None:
-        delivery = self.broker.pull(name)
+        flows = self.broker.queue(name).options.has_flow
+        delivery = self.broker.pull(name, 3 if flows else 1)
         if delivery is not None:
+            if name == "q":
+                rows = zip(delivery.offsets, delivery, strict=True)
+                self.started += [Start(self.clock.now, at, message.key or "") for at, message in rows]
             for message, arrival in zip(delivery, delivery.arrivals, strict=True):
                 assert self.due.get(message.id, 0) <= self.clock.now, f"{message.id} came before its time"
                 late = self.expires.get(message.id, 1 << 62) <= self.clock.now
@@ -261,16 +296,13 @@ class Scene:
                 pass
 
     def _drain(self) -> None:
-        sent: list[int] = []
         for _ in range(40):
             for name in ("q", "other"):
                 while (delivery := self._pull(name)) is not None:
-                    if name == "q":
-                        sent.append(self.clock.now)
+                    self._check_flow()
                     delivery.ack()
             self._pass(SECOND)
-        for earlier, later in pairwise(sent):
-            assert self.queue != "pause" or later - earlier >= SECOND, "the pause between messages was cut short"
+        self._check_starts()
         for name in ("q", "other"):
             assert self.broker.queue(name).size == 0, f"{name} still holds something"
         self._check()
@@ -288,7 +320,7 @@ class Scene:
             info = self.broker.queue(name)
             views = [view for one in documents for view in one.queues if view.queue == name and view.moved_to is None]
             live = [view for view in views if view.state in LIVE]
-            parked = [view for view in views if view.state.value in "EIN"]
+            parked = [view for view in views if view.state.value in "EIN" and view.reason != REPLACED]
             assert info.size == len(live), f"{name} holds {info.size}, by the documents {len(live)}"
             ended = info.dead + info.invalid + info.not_interested + (self.forgotten if name == "q" else 0)
             assert ended == len(parked), f"{name} keeps {ended} that failed, by the documents {len(parked)}"
@@ -305,6 +337,44 @@ class Scene:
         for one in documents:
             places = [view.queue for view in one.queues if view.state in LIVE]
             assert len(places) <= 1, f"{one.message.id} is in {places}"
+        self._check_flow(documents)
+
+    def _check_flow(self, documents: list[Document] | None = None) -> None:
+        """Limits are exact at any moment."""
+        if not self.broker.queue("q").options.has_flow:
+            return
+        running: list[str] = []
+        waiting: list[str] = []
+        elsewhere = 0
+        for one in self._documents() if documents is None else documents:
+            for view in one.queues:
+                if view.queue == "q" and view.state in LIVE:
+                    (running if view.state is State.FETCHED else waiting).append(one.message.key or "")
+                elsewhere += view.queue == "other" and view.state is State.FETCHED
+        most = max(Counter(running).values(), default=0)
+        match self.queue:
+            case "ordered" | "ordered, passing" | "slots of keys":
+                assert most <= 1, f"{running} run at once"
+            case "slots" | "shared slots":
+                assert len(running) + (elsewhere if self.queue == "shared slots" else 0) <= 1, f"{running} run at once"
+            case "skips" | "refuses" if self.verb not in _BEGIN_AGAIN:
+                assert len(set(running + waiting)) == len(running + waiting), f"{running} run and {waiting} wait"
+            case "replaces" | "debounce" if self.verb not in _BEGIN_AGAIN and self.answer not in _RETURNS:
+                assert self.moment.endswith("flight") or len(set(waiting)) == len(waiting), f"{waiting} wait"
+
+    def _check_starts(self) -> None:
+        """Nothing went out earlier, or in another order, than the rules say."""
+        for earlier, later in pairwise(self.started):
+            assert self.queue != "pause" or later.time - earlier.time >= SECOND, (
+                "the pause between messages was cut short"
+            )
+            assert self.queue != "rate" or later.time - earlier.time >= SECOND, "the rate was exceeded"
+        for key in set(KEYS):
+            for earlier, later in pairwise([one for one in self.started if one.key == key]):
+                paced = self.queue == "rate of keys"
+                assert not paced or later.time - earlier.time >= 2 * SECOND, "the rate of a key was exceeded"
+                holds = self.queue == "ordered" and self.verb not in _BEGIN_AGAIN
+                assert not holds or self.publish in ("due", "both") or later.offset >= earlier.offset, "out of order"
 
     def _check_reports(self) -> None:
         """Each end that no consumer answered for is told once."""
@@ -321,6 +391,8 @@ class Scene:
             if view.queue in ("q", "other") and view.moved_to is None and (view.reason or "") in _REPORTED
             if view.state.value == "E"
         )
+        skipped = [one.message.id for one in self._documents() if one.message.name == "q" and not one.queues]
+        ended = sorted(ended + skipped)
         answered = self.answer in ("nack", "retry", "silence", "lost") or self.moment.endswith("in flight")
         assert sorted(told) == ended or (answered and set(ended) <= set(told)), f"told {told}, ended {ended}"
 

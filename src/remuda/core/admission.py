@@ -9,7 +9,8 @@ from typing import Final
 
 from remuda.core.compacter import Look
 from remuda.core.extensions import FactsOf, MessageFacts
-from remuda.core.flow.keys import KEYLESS, UNKNOWN
+from remuda.core.flow.keys import UNKNOWN
+from remuda.core.flow.merging import REPLACED, SKIPPED, fates_of
 from remuda.core.flow.rules import said
 from remuda.core.queues.queue import ACCEPTING, Queue
 from remuda.model.errors import Duplicate, MessageTooLarge, QueueFull, QueueNotAccepting, Refused
@@ -30,13 +31,14 @@ Refusals = dict[int, Refused]
 
 
 def screen(
-    messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue], look: Look | None = None
-) -> Refusals:
+    messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue], now: int,
+    look: Look | None = None,
+) -> Refusals:  # fmt: skip
     """The rows that some queue refuses. `routes` has one entry per row, or one for all. What repeats its object's last
     body, as `look` tells, comes into no queue, so that none refuses it."""
     shared = routes[0] if len(routes) == 1 else None
     names = set(shared) if shared is not None else {name for route in routes for name in route}
-    tallies = {name: _Tally(queues[name]) for name in names if queues[name].screens}
+    tallies = {name: _Tally(queues[name], now) for name in names if queues[name].screens}
     if not tallies and look is None:
         return {}
     refusals: Refusals = {}
@@ -232,25 +234,37 @@ def _suits(queue: Queue, offset: int, facts: MessageFacts, ids: set[str]) -> boo
 class _Tally:
     """One queue's room, as a batch fills it row by row."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, now: int) -> None:
         self.queue = queue
         self.size = queue.size
         self.bytes = queue.bytes
         self.fixed = queue.flights.size
         self.ids: set[str] = set()
-        self.keys: set[int] = set()
+        self.fates = fates_of(queue, now)
 
     def count(self, messages: Messages, row: int) -> None:
-        self.size += 1
-        self.bytes += len(messages.bodies[row])
+        word, fates = self._word(messages, row), self.fates
+        if word == SKIPPED:
+            return
+        self.size += not word
+        self.bytes += len(messages.bodies[row]) - self._freed(messages, row, word)
+        if fates is not None:
+            fates.seen[fates.number(messages, row)] = row
         if self.queue.options.unique_ids:
             self.ids.add(messages.id(row))
-        if self.queue.options.singleton is Singleton.REFUSE:
-            self.keys.add(self._key(messages, row))
 
-    def _key(self, messages: Messages, row: int) -> int:
-        keyed = self.queue.keyed
-        return KEYLESS if keyed is None else keyed.rules.number(cell(messages.key, row), cell(messages.headers, row))
+    def _word(self, messages: Messages, row: int) -> str:
+        return "" if self.fates is None else self.fates.word(self.fates.number(messages, row))
+
+    def _freed(self, messages: Messages, row: int, word: str) -> int:
+        """The bytes of the waiting message whose place this one takes."""
+        fates = self.fates
+        if fates is None or word != REPLACED:
+            return 0
+        number = fates.number(messages, row)
+        if number in fates.seen:
+            return len(messages.bodies[fates.seen[number]])
+        return int(self.queue.sizes.get(fates.waiting(number), 0))
 
     def objection(self, messages: Messages, row: int) -> Refused | None:
         queue, options = self.queue, self.queue.options
@@ -272,14 +286,13 @@ class _Tally:
                     f"queue {queue.name!r} already holds a message with id {identity!r} that is queued or in flight; "
                     "this one was not stored"
                 )
-        if options.singleton is Singleton.REFUSE and queue.keyed is not None:
-            number = self._key(messages, row)
-            if number != KEYLESS and (number in self.keys or queue.keyed.lives(number)):
-                return Duplicate(
-                    f"a message of the same key waits or runs in queue {queue.name!r}, which takes one at a time; "
-                    "this one was not stored"
-                )
-        if options.message_limit and self.size >= options.message_limit:
+        word = self._word(messages, row)
+        if word and options.singleton is Singleton.REFUSE:
+            return Duplicate(
+                f"a message of the same key waits or runs in queue {queue.name!r}, which takes one at a time; "
+                "this one was not stored"
+            )
+        if options.message_limit and self.size >= options.message_limit and not word:
             evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
             if not evicts or self.fixed >= options.message_limit:
                 remedy = (
@@ -291,7 +304,8 @@ class _Tally:
                     f"queue {queue.name!r} holds {min(self.size, options.message_limit)} messages, its message_limit; "
                     f"the message was not stored. {remedy}"
                 )
-        overfull = options.byte_limit and self.bytes + size > options.byte_limit
+        grows = 0 if word == SKIPPED else size - self._freed(messages, row, word)
+        overfull = options.byte_limit and grows > 0 and self.bytes + grows > options.byte_limit
         if overfull and options.limit_exceeded is LimitExceeded.REJECT_NEW:
             return QueueFull(
                 f"queue {queue.name!r} holds {self.bytes} bytes of its byte_limit of {options.byte_limit}; "

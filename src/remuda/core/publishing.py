@@ -11,7 +11,7 @@ from remuda.core import admission
 from remuda.core.compacter import Compacter
 from remuda.core.extensions import MessageOf, unreadable
 from remuda.core.flow.bodykeys import with_keys
-from remuda.core.flow.merging import REPLACED, merge
+from remuda.core.flow.merging import REPLACED, SKIPPED, merge
 from remuda.core.queues.plans import Plan
 from remuda.core.queues.queue import Queue
 from remuda.core.recovery.spool import Spool
@@ -33,7 +33,7 @@ from remuda.model.messages import Column, Messages, cell, pick, with_id
 from remuda.model.notes import NOTE, Note
 from remuda.model.operations.commands import NamedOptions, Once, Publish, SkipSpooled
 from remuda.model.operations.results import Differences, Receipt, differences
-from remuda.model.queues.end_reports import report_headers, report_topic
+from remuda.model.queues.end_reports import asks, report_headers, report_topic
 from remuda.model.queues.notices import NoticeKind
 from remuda.model.queues.options import CommitWhen, Status
 from remuda.model.queues.routing import ROUTERS, Binding, ExchangeKind
@@ -165,6 +165,7 @@ class Publishing:
         else:
             routes = [(queue,)] if queue is not None else self._routes(messages, command)
         differs, refusals, kept = _NO_DIFFERENCES, _NO_REFUSALS, messages
+        rows: Sequence[int] = range(len(messages.bodies))
         plan = registry.plan_for(routes) if command.options is None else None
         if plan is None:
             differs = self._ready(routes, command.options)
@@ -179,8 +180,8 @@ class Publishing:
         look = None if digest is None or verdict is not None else self._compacter.look(messages, digest)
         if plan is None or plan.screens:
             # What repeats its object's last body comes into no queue, so that none refuses it.
-            screened = routes if unchanged is None or not any(unchanged) else _spread(routes, unchanged)
-            refusals = admission.screen(messages, screened, registry.queues, look)
+            screened = routes if unchanged is None or not any(unchanged) else _spread(_shared(routes), unchanged)
+            refusals = admission.screen(messages, screened, registry.queues, recorder.now, look)
             unchanged = unchanged if look is None else look.verdicts
             if refusals:
                 if command.note is not None:
@@ -193,36 +194,49 @@ class Publishing:
         elif look is not None:
             unchanged = [look.repeats(row, taken=True) for row in range(len(messages.bodies))]
         first = recorder.next_offset
-        watch: int | None = None
-        by_key = _NO_WORDS
+        watch, by_key = None, _NO_WORDS
         if command.spooled is not None:
             self._take_from_spool(command.spooled, first if kept.bodies else None, len(messages.bodies), refusals)
         if kept.bodies:
-            column: Column[tuple[str, ...]] = routes[0] if len(routes) == 1 else routes
-            if unchanged is not None:
-                column = _column(column, unchanged)
-            merged = None
-            if plan is not None and plan.merges:
-                merged = merge(kept, column, registry.queues, recorder.now)
-                column, by_key = merged.queues, merged.words
-            record = recorder.append(kept, column, digest, command.producer, command.sequence)
-            if digest is not None:
-                self._compacter.remember(kept, digest)
-            if command.producer is not None:
-                self.note_producer(record)
-            watch = self._enter(record, plan if column is routes[0] else None)
-            if merged is not None:
-                self._end_replaced(merged.replaced)
-        if (
-            registry.touched or registry.ended
-        ):  # even if nothing was stored: a queue that was just initialized may hold messages
+            watch, by_key = self._append(kept, _shared(routes), plan, unchanged, digest, command)
+        # Even if nothing was stored: a queue that was just initialized may hold messages.
+        if registry.touched or registry.ended:
             registry.settle_down()
         assert messages.ids is not None
-        repeats = tuple(row for row, same in enumerate(unchanged) if same) if unchanged else ()
+        repeats = tuple(row for row, same in zip(rows, unchanged, strict=True) if same) if unchanged else ()
         unroutable: tuple[int, ...] = ()
         if () in routes:
-            unroutable = tuple(row for row in range(len(kept)) if not (routes[0] if len(routes) == 1 else routes[row]))
+            unroutable = tuple(row for at, row in enumerate(rows) if not cell(_shared(routes), at))
+        if by_key and refusals:
+            by_key = {rows[row]: word for row, word in by_key.items()}
         return Receipt(first, messages.ids, refusals, repeats, watch, differs, unroutable, by_key=by_key)
+
+    def _append(
+        self, kept: Messages, wanted: Column[tuple[str, ...]], plan: Plan | None, unchanged: list[bool] | None = None,
+        digest: Column[bytes | None] = None, command: Publish | None = None,
+    ) -> tuple[int | None, dict[int, str]]:  # fmt: skip
+        """Store messages in the queues that want them: none if they say nothing new, nor one that needs no further one
+        of their key. Returns the watch, and what became of rows by such a rule."""
+        column = wanted if unchanged is None or not any(unchanged) else _spread(wanted, unchanged)
+        merged = None
+        if plan is not None and plan.merges:
+            merged = merge(kept, column, self._registry.queues, self._recorder.now)
+            column = merged.queues
+        producer, sequence = (None, 0) if command is None else (command.producer, command.sequence)
+        record = self._recorder.append(kept, column, digest, producer, sequence)
+        if digest is not None:
+            self._compacter.remember(kept, digest)
+        if producer is not None:
+            self.note_producer(record)
+        words, replaced = (_NO_WORDS, ()) if merged is None else (merged.words, merged.replaced)
+        watch = self._enter(record, plan if column is wanted and isinstance(wanted, tuple) else None, replaced)
+        if column is not wanted and kept.headers:
+            for row in range(len(kept.bodies)):
+                queues = cell(wanted, row)
+                if queues and not cell(column, row) and asks(_headers(kept, row)):
+                    why = SKIPPED if words.get(row) == SKIPPED else "unchanged"
+                    self._registry.ended.append((queues[0], record.first + row, 1, why))
+        return watch, words
 
     def _end_replaced(self, replaced: Sequence[tuple[str, int]]) -> None:
         """Messages whose place newer ones of their key took end, and are not kept as failed ones."""
@@ -390,7 +404,9 @@ class Publishing:
         found = {name: differences(named, registry.queues[name].options) for name in sorted(names)}
         return {name: differs for name, differs in found.items() if differs}
 
-    def _enter(self, record: Appended, plan: Plan | None = None) -> int | None:
+    def _enter(
+        self, record: Appended, plan: Plan | None = None, replaced: Sequence[tuple[str, int]] = ()
+    ) -> int | None:
         """The messages of a record enter their queues, by the plan of these queues where the caller has it."""
         registry, recorder = self._registry, self._recorder
         queues, count = record.queues, len(record.messages.bodies)
@@ -407,6 +423,7 @@ class Publishing:
             watch = self._announce(record, stretches, watch)
         if shared is not None:
             shared.number = watch
+        self._end_replaced(replaced)  # before others are evicted for lack of room
         for queue in plan.queues:
             if plan.evicts and queue.name in registry.queues:
                 registry.evict(queue, record.first)
@@ -517,7 +534,7 @@ class Publishing:
             except NotFound as error:
                 refusals.update({row: refusals.get(row) or Refused(str(error)) for row in range(len(originals))})
                 continue
-            refused = admission.screen(originals, [(name,)], self._registry.queues)
+            refused = admission.screen(originals, [(name,)], self._registry.queues, self._recorder.now)
             for row in range(len(originals)):
                 if row in refused:
                     refusals.setdefault(row, refused[row])
@@ -529,15 +546,9 @@ class Publishing:
             routes = [tuple(taken[row]) for row in rows]
             column: Column[tuple[str, ...]] = routes[0] if routes.count(routes[0]) == len(routes) else routes
             plan = self._registry.plan_for(routes)
-            merged = None
             if plan is not None and plan.body_keys:
                 kept = with_keys(kept, plan.body_keys)
-            if plan is not None and plan.merges:
-                merged = merge(kept, column, self._registry.queues, self._recorder.now)
-                column = merged.queues
-            self._enter(self._recorder.append(kept, column, None))
-            if merged is not None:
-                self._end_replaced(merged.replaced)
+            self._append(kept, column, plan)
         accepted = set(rows)
         # The compacter looks at a message once, not at each of its copies.
         digest = self._compacter.digests(originals)
@@ -577,13 +588,10 @@ def _correlated(messages: Messages) -> Messages:
     return replace(messages, headers=headers[0] if len(headers) == 1 else headers)
 
 
-def _spread(routes: Sequence[tuple[str, ...]], unchanged: list[bool]) -> list[tuple[str, ...]]:
+def _shared(routes: list[tuple[str, ...]]) -> Column[tuple[str, ...]]:
+    return routes[0] if len(routes) == 1 else routes
+
+
+def _spread(queues: Column[tuple[str, ...]], unchanged: list[bool]) -> list[tuple[str, ...]]:
     """The queues of each row, none for those that are unchanged."""
-    shared = routes[0] if len(routes) == 1 else None
-    return [() if same else routes[row] if shared is None else shared for row, same in enumerate(unchanged)]
-
-
-def _column(queues: Column[tuple[str, ...]], unchanged: list[bool]) -> Column[tuple[str, ...]]:
-    if not any(unchanged):
-        return queues
     return [() if same else cell(queues, row) for row, same in enumerate(unchanged)]

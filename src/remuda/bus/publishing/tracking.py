@@ -25,7 +25,7 @@ _POLL: Final = 0.02
 _WORDS: Final = {
     State.QUEUED: "waiting", State.FETCHED: "running", State.RETRY: "waiting for a retry", State.SUCCESS: "done",
     State.COMPLETED: "done", State.KICKED: "done", State.DEAD: "dead", State.INVALID: "invalid",
-    State.NOT_INTERESTED: "not interested", State.UNCHANGED: "unchanged", State.LOGGED: "logged",
+    State.NOT_INTERESTED: "not interested",
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class MessageStatus(msgspec.Struct, frozen=True):
         views = list(self.queues.values())
         live = [view for view in views if view.state in LIVE]
         parked = [view for view in views if view.state in PARKED and view.word != "moved"]
-        return (live or parked or views[-1:])[0].word if views else "logged"
+        return (live or parked or views[-1:])[0].word if views else "in no queue"
 
 
 def status_of(document: Document, broker: Broker | None = None) -> MessageStatus:
@@ -133,6 +133,11 @@ def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, t
         view = _chosen(document, queue)
         if view is not None and view.state in PARKED:
             raise _failure(view, message_id)
+        if not document.queues:
+            raise NoResult(
+                f"message {message_id} is in no queue, so it will not be handled: no queue takes its topic, it repeats "
+                "what was last said of its object, or its queue skipped it since one of its key is enough"
+            )
         if view is not None and view.state not in LIVE:
             try:
                 kept = broker.message(result_id(view.queue, message_id)).message

@@ -278,6 +278,8 @@ class KeyedMessages(ReadyMessages):
         for number, _, size in self.keys.runs(first, count):
             key = self.key(number)
             key.running += sign * size
+            if sign > 0 and key.pending:
+                key.pending = max(key.pending - size, 0)
             self._touch(key)
             if sign < 0 and not key.lives:
                 self._gone += 1

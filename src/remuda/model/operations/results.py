@@ -41,20 +41,20 @@ class Receipt(msgspec.Struct, frozen=True):
     given: range | list[str]
     refusals: dict[int, Refused]
     unchanged: tuple[int, ...] = ()
-    """Indexes of stored messages that repeat the last body of their object and key."""
+    """Rows that are stored and repeat the last body of their object and key."""
     watch: int | None = None
     """If a queue commits later than on receipt: the number of the confirmation to wait for."""
     differs: dict[str, Differences] = {}
     """For each queue, the options given with the batch that differ from the queue's."""
     unroutable: tuple[int, ...] = ()
-    """Indexes of stored messages that no binding took: they are in the log but in no queue."""
+    """Rows that are stored and that no binding took: they are in the log but in no queue."""
     partly_refused: dict[int, Refused] = {}
     """Rows that some bindings of a router took and others refused, with the first refusal."""
     repeated: int | None = None
     """For a batch that its producer sent again: how many of its messages were stored the first time."""
     by_key: dict[int, str] = {}
-    """Stored rows that a queue did not simply add, by a rule for their key: `skipped`, since one of the key is enough
-    for now, or `replaced`, since it took the place of the one that waited."""
+    """Rows that are stored and that a queue did not simply add, by a rule for their key: `skipped`, since one of the
+    key is enough for now, or `replaced`, since it took the place of the one that waited."""
 
     def __len__(self) -> int:
         return len(self.given)
