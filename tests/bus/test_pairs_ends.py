@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_q14_the_queues_of_the_bus_itself_take_messages(name: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "why"), [({"singleton": "skip"}, "skipped"), ({"throttle": "1h"}, "skipped"), ({}, "unchanged")]
 )
-def test_b1_a_message_that_comes_into_no_queue_is_told_at_once(rule: dict[str, str], why: str) -> None:
+def test_b1_a_message_that_comes_into_no_queue_is_told_at_once(rule: dict[str, Any], why: str) -> None:
     """B1, B9, F4, T3: to the caller that waits, by the failure callback, and to whoever asks for its result."""
     bus = Bus()
     told: list[str] = []
@@ -139,7 +140,7 @@ def test_b1_a_message_that_comes_into_no_queue_is_told_at_once(rule: dict[str, s
     def failed(message: Message) -> None:
         told.append(f"{message.headers['cap-corr-id']} {message.headers['cap-exception']}")
 
-    options = {"key": "k"} if rule else {"object": "o", "key": "k"}
+    options: dict[str, Any] = {"key": "k"} if rule else {"object": "o", "key": "k"}
     with bus.testing() as test:
         bus.publish("x", 1, delay="1h", **options)
         with pytest.raises(HandlerFailed, match=why):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -49,7 +49,7 @@ from remuda.model.queues.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 from remuda.model.values.durations import HOUR, MILLISECOND, SECOND
-from tests.simulation import checks, recovery
+from tests.simulation import checks, flow, recovery
 from tests.simulation.disk import CrashKind
 from tests.simulation.model import Credit, Lease, QueueModel, Step, Tally, require
 from tests.simulation.scenario import DEAD_LETTERS, ROOTS, START, WORDS
@@ -78,6 +78,19 @@ class Held:
     consumer: str
     lease: int | None
     offsets: tuple[int, ...]
+
+
+@dataclass
+class Wanted:
+    """Where a row of a batch has to be after it was published."""
+
+    row: int
+    queues: set[str]
+    unsure: set[str] = field(default_factory=set)
+    """Queues of which a power loss took what decides."""
+    told: bool = False
+    """Whether the receipt says what became of it."""
+    keys: dict[str, str | None] = field(default_factory=dict)
 
 
 class Actors:
@@ -122,7 +135,7 @@ class Actors:
         self._make_room(command.messages, step)
         offset = sim.model.next_offset
         history = dict(sim.model.history)
-        tallies = {name: Tally(queue) for name, queue in sim.model.queues.items()}
+        tallies = {name: Tally(sim.model, queue) for name, queue in sim.model.queues.items()}
         receipt: Receipt = sim.apply(step, command)
         self._check_receipt(batch, receipt, expected, tallies, history, offset, command.queue, set(step.entered))
         return receipt
@@ -158,6 +171,7 @@ class Actors:
         """Q6, Q7, Q12: refused is exactly what had to be; all else is in the log and in its queues as it was given."""
         sim = self.sim
         require(receipt.first == offset, f"the receipt begins at {receipt.first}, not {offset}")
+        stored: list[tuple[Message, bool, Wanted]] = []
         for row, message in enumerate(batch):
             message = self._with_id(message, receipt.ids[row])
             for name in routes[row] - set(tallies):
@@ -168,22 +182,42 @@ class Actors:
             objections = {
                 error
                 for name in routes[row]
-                if not repeats and name in tallies and (error := tallies[name].objection(message))
+                if not repeats and name in tallies and (error := tallies[name].objection(message, sim.model.now))
             }
             refusal = receipt.refusals.get(row)
             gone = routes[row] - set(tallies)
+            unsure = any(tallies[name].merging.word(message, sim.model.now) is None for name in routes[row] - gone)
             require(
                 bool(gone)
+                or unsure
                 or (refusal is None and not objections)
                 or (refusal is not None and type(refusal).__name__ in objections),
                 f"row {row}: {type(refusal).__name__} where {objections or 'nothing'} was expected",
             )
             if refusal is not None:
                 continue
-            for name in routes[row]:
-                if name in tallies and not repeats:
-                    tallies[name].take(message)
-            self._check_stored(offset, message, routes[row], history, target, forwarded)
+            wanted = Wanted(row, set() if repeats else routes[row] & set(sim.model.queues))
+            for name in sorted(wanted.queues & set(tallies)):
+                word = tallies[name].take(message, sim.model.now)
+                key = flow.key_in(tallies[name].queue.options, message)
+                if word is None:
+                    wanted.unsure.add(name)
+                elif word:
+                    wanted.told = True
+                if word == "skipped":
+                    wanted.queues.discard(name)
+                for _, _, earlier in stored if word == "replaced" else ():
+                    if name in earlier.keys and earlier.keys[name] == key:
+                        earlier.queues.discard(name)
+                        earlier.told = True
+                wanted.keys[name] = key
+            stored.append((message, repeats, wanted))
+            if target is None and message.object is not None and message.key is not None:
+                history[message.object, message.key] = message.body
+        for message, _, wanted in stored:
+            self._check_stored(offset, message, wanted, forwarded)
+            told = wanted.row in receipt.by_key
+            require(told is wanted.told or bool(wanted.unsure), f"F4: row {wanted.row}: {receipt.by_key}")
             offset += 1
         require(offset == sim.model.next_offset, f"{sim.model.next_offset - offset} messages too many were stored")
 
@@ -196,33 +230,23 @@ class Actors:
     def _fresh_tally(self, name: str) -> Tally | None:
         """The room of a queue that came to be with this publish."""
         queue = self.sim.model.queues.get(name)
-        return None if queue is None else Tally(QueueModel(name, queue.options, Status.RUNNING))
+        return None if queue is None else Tally(self.sim.model, QueueModel(name, queue.options, Status.RUNNING))
 
-    def _check_stored(
-        self, offset: int, message: Message, routes: set[str], history: dict[tuple[str, str], bytes],
-        target: str | None, forwarded: set[str],
-    ) -> None:  # fmt: skip
+    def _check_stored(self, offset: int, message: Message, wanted: Wanted, forwarded: set[str]) -> None:
         sim = self.sim
         stored = sim.model.messages.get(offset)
         require(stored is not None, f"message {offset} was accepted and not stored")
         assert stored is not None
         for name in Message.__struct_fields__:
             if name != "created":
-                found, wanted = getattr(stored, name), getattr(message, name)
+                found, given = getattr(stored, name), getattr(message, name)
                 require(
-                    found == wanted or (name == "headers" and dict(found) == dict(wanted)), f"{offset}: {name} changed"
+                    found == given or (name == "headers" and dict(found) == dict(given)), f"{offset}: {name} changed"
                 )
-        # T3 looks at what is published under topics; what is sent straight to a queue is no part of the history.
-        unchanged = self._repeats(message, history, target)
-        keyed = target is None and message.object is not None and message.key is not None
-        place = (message.object or "", message.key or "") if keyed else None
-        if place is not None:
-            history[place] = message.body
         reached = {name for name, queue in sim.model.queues.items() if offset in queue.entries or offset in queue.ended}
-        wanted_routes = set() if unchanged else {name for name in routes if name in sim.model.queues}
         require(
-            wanted_routes <= reached and reached - wanted_routes <= forwarded,
-            f"T1: message {offset} is in {sorted(reached)}, not in {sorted(wanted_routes)}",
+            wanted.queues - wanted.unsure <= reached and reached - wanted.queues <= forwarded,
+            f"T1, F4: message {offset} is in {sorted(reached)}, not in {sorted(wanted.queues)}",
         )
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""Rules of flow as they ought to hold: which message may go out now, and what its going out uses up (F1, F2, F3, F5).
+"""Rules of flow as they ought to hold: which message may go out now, what its going out uses up,
+and which messages a queue wants at all (F1-F5).
 
 Like the model, it knows the records of the log, and none of the core's code.
 """
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING
 
-from remuda.model.queues.options import OnRetry, QueueOptions
+from remuda.model.message import Message
+from remuda.model.queues.options import OnRetry, QueueOptions, Singleton
 from remuda.model.queues.rates import rate
 
 if TYPE_CHECKING:
@@ -28,18 +30,23 @@ class Spent:
     due: float = 0.0
     key_dues: dict[str | None, float] = field(default_factory=dict)
     pauses: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+    """Since when messages of a key come of which the last wins, or until when the first is enough."""
     passed: dict[str | None, Counter[str | None]] = field(default_factory=dict)
     """How often others went before a key that could go as well."""
     known: bool = True
     """Whether no power loss took what it was made from."""
 
-    def configured(self, options: QueueOptions) -> None:
+    def configured(self, before: QueueOptions, options: QueueOptions) -> None:
         self.passed.clear()
+        if [bool(before.debounce), bool(before.throttle)] != [bool(options.debounce), bool(options.throttle)]:
+            self.marks.clear()
         if not options.has_flow:
             self.due = 0.0
         if not options.takes_turns:
             self.key_dues.clear()
             self.pauses.clear()
+            self.marks.clear()
 
     def restarted(self) -> None:
         self.passed.clear()
@@ -75,8 +82,11 @@ def named(texts: tuple[str, ...]) -> dict[str, str]:
 
 def key_of(model: Model, queue: QueueModel, offset: int) -> str | None:
     """Raises `KeyError` for a message that a power loss took."""
-    message = model.messages[offset]
-    kind, _, name = queue.options.flow_key.partition(":")
+    return key_in(queue.options, model.messages[offset])
+
+
+def key_in(options: QueueOptions, message: Message) -> str | None:
+    kind, _, name = options.flow_key.partition(":")
     return message.headers.get(name) if kind == "header" else message.key
 
 
@@ -230,6 +240,75 @@ def spend(model: Model, queue: QueueModel, offset: int, time: int) -> None:
         text = rate_of(options, key)
         if text is not None:
             queue.spent.key_dues[key] = spent(text, queue.spent.key_dues.get(key, 0.0), time, weight)
+
+
+def merges(options: QueueOptions) -> bool:
+    return bool(options.debounce or options.throttle) or options.singleton is not Singleton.NO
+
+
+def replaces(options: QueueOptions) -> bool:
+    return bool(options.debounce) or options.singleton is Singleton.REPLACE
+
+
+def settled(model: Model, queue: QueueModel, message: Message, created: int) -> int:
+    """When a message that comes may go: at once, or once its key has been quiet (F4)."""
+    options, key, due = queue.options, key_in(queue.options, message), message.due or 0
+    marks = queue.spent.marks
+    if key is None or not (options.debounce or options.throttle):
+        return due
+    if options.throttle:
+        marks[key] = created + options.throttle
+        return due
+    waiting = [*queue.waiting, *queue.delayed()]
+    if not any(at in model.messages and key_of(model, queue, at) == key for at in waiting):
+        marks[key] = created
+    quiet = created + options.debounce
+    return max(min(quiet, marks.get(key, created) + options.max_wait) if options.max_wait else quiet, due)
+
+
+class Merging:
+    """Which messages of a batch one queue wants, by the rules that want fewer of a key (F4)."""
+
+    def __init__(self, model: Model, queue: QueueModel) -> None:
+        self.queue = queue
+        self.seen: set[str] = set()
+        self.marks = dict(queue.spent.marks)
+        self.known = queue.spent.known
+        self.live: dict[str | None, int] = {}
+        """The newest live message of each key."""
+        self.last: dict[str | None, int] = {}
+        """The newest that ended."""
+        if merges(queue.options):
+            for found, offsets in ((self.live, live_in(queue)), (self.last, queue.ended), (self.last, queue.parked())):
+                for at in offsets:
+                    if at in model.messages:
+                        key = key_of(model, queue, at)
+                        found[key] = max(found.get(key, at), at)
+                    else:
+                        self.known = False  # a power loss took it
+        self.waiting = {*queue.waiting, *queue.delayed()}
+
+    def word(self, message: Message, now: int) -> str | None:
+        """`skipped`, `replaced`, or empty for one more; None if it is not known."""
+        options, key = self.queue.options, key_in(self.queue.options, message)
+        if key is None or not merges(options):
+            return ""
+        if key in self.seen:
+            return "replaced" if replaces(options) else "skipped"
+        if not self.known:
+            return None
+        if replaces(options):
+            newest = self.live.get(key, -1)
+            if newest in self.waiting and self.last.get(key, -1) > newest:
+                return None  # a restart forgets that a newer one came and is done
+            return "replaced" if newest in self.waiting else ""
+        if options.throttle:
+            return "skipped" if self.marks.get(key, 0) > now else ""
+        return "skipped" if key in self.live else ""
+
+
+def live_in(queue: QueueModel) -> list[int]:
+    return [*queue.waiting, *queue.delayed(), *queue.flying()]
 
 
 def may_go(model: Model, queue: QueueModel, time: int, *, ticked: bool) -> bool:

@@ -19,6 +19,7 @@ from remuda.model.queues.options import (
     LimitExceeded,
     Persistence,
     QueueOptions,
+    Singleton,
     Status,
 )
 from remuda.model.queues.routing import ROUTERS, Binding, ExchangeKind
@@ -94,6 +95,8 @@ class Step:
     """Of all that went on other than by expiring: when they expire (Q5)."""
     entered: Counter[str] = field(default_factory=Counter)
     """How many messages came into each queue other than by publishing."""
+    added: set[tuple[str, str | None]] = field(default_factory=set)
+    """Queues and keys of messages that were published."""
 
 
 @dataclass
@@ -368,11 +371,13 @@ class Model:
                     queue.deadline(record.created, message.expires),
                 )
                 require(offset not in queue.entries, f"{name}: offset {offset} entered twice")
+                due = flow.settled(self, queue, message, record.created)
                 queue.entries[offset] = entry
                 queue.had_messages = True
                 queue.counts["Q"] += 1
-                if message.due is not None and message.due > record.created:
-                    entry.due = message.due
+                step.added.add((name, flow.key_in(queue.options, message)))
+                if due > record.created:
+                    entry.due = due
                     queue.later.add(offset)
                 else:
                     queue.join_line(entry, offset)
@@ -586,6 +591,9 @@ class Model:
                 for lane in queue.lanes:
                     if offset in lane and not queue.options.takes_turns:
                         require(offset == lane[0], f"Q6: {where} was evicted although {lane[0]} is older")
+            case "replaced":
+                newer = (queue.name, flow.key_of(self, queue, offset)) in step.added
+                require(flow.replaces(queue.options) and newer, f"F4: {where} was replaced by nothing")
             case "cleared":
                 asked = queue.name in step.cleared and (step.only is None or offset in step.only)
                 asked = asked or queue.name in self.clearing_pulls
@@ -620,8 +628,8 @@ class Model:
             flow.regroup(queue, change.options)
             if change.options.unique_ids and not queue.options.unique_ids:
                 self._learn_ids(queue)
+            queue.spent.configured(queue.options, change.options)
             queue.options = change.options
-            queue.spent.configured(change.options)
             self._forget_limits()
         elif change.action == KEY_PAUSED:
             queue.spent.pauses[change.named[0]] = change.first
@@ -677,26 +685,35 @@ class Model:
 class Tally:
     """A queue's room as a batch fills it."""
 
-    def __init__(self, queue: QueueModel) -> None:
+    def __init__(self, model: Model, queue: QueueModel) -> None:
         self.queue = queue
         self.size = queue.size
         self.fixed = len(queue.flying())
         self.ids = set(queue.ids.values())
+        self.merging = flow.Merging(model, queue)
 
-    def objection(self, message: Message) -> str | None:
+    def objection(self, message: Message, now: int) -> str | None:
         options = self.queue.options
+        word = self.merging.word(message, now)
         if self.queue.status not in (Status.RUNNING, Status.ONLY_PUBLISH):
             return "QueueNotAccepting"
         if options.message_size_limit and len(message.body) > options.message_size_limit:
             return "MessageTooLarge"
         if options.unique_ids and message.id in self.ids:
             return "Duplicate"
-        if options.message_limit and self.size >= options.message_limit:
+        if word and options.singleton is Singleton.REFUSE:
+            return "Duplicate"
+        if options.message_limit and self.size >= options.message_limit and not word:
             evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
             if not evicts or self.fixed >= options.message_limit:
                 return "QueueFull"
         return None
 
-    def take(self, message: Message) -> None:
-        self.size += 1
-        self.ids.add(message.id)
+    def take(self, message: Message, now: int) -> str | None:
+        """What becomes of a message that is not refused."""
+        word = self.merging.word(message, now)
+        if word != "skipped":
+            self.size += not word
+            self.ids.add(message.id)
+            self.merging.seen |= {key} if (key := flow.key_in(self.queue.options, message)) is not None else set()
+        return word

@@ -87,6 +87,7 @@ class Simulation:
             self.random,
             Random(f"rules {seed}") if rules else None,
             Aim(Random(f"aim {seed}")) if seed % 2 == 0 and not rules else None,
+            merges=rules and seed % 4 == 1,
         )
         self.disk = disk_for(Random(self.random.random()))
         self.model = Model()

@@ -23,6 +23,7 @@ from remuda.model.queues.options import (
     PutBack,
     QueueOptions,
     QueueType,
+    Singleton,
 )
 from remuda.model.values.durations import DAY, HOUR, MILLISECOND, SECOND
 
@@ -130,8 +131,12 @@ class Features:
 class Scenario:
     """All random choices that do not depend on what happened so far."""
 
-    def __init__(self, random: Random, rules: Random | None = None, aim: Aim | None = None) -> None:
+    def __init__(
+        self, random: Random, rules: Random | None = None, aim: Aim | None = None, *, merges: bool = False
+    ) -> None:
         self.random = random
+        self.merges = merges
+        """Whether rules want fewer messages of a key than are published."""
         self.aim = aim
         self.rules = rules
         """Chooses rules of flow, where queues have some."""
@@ -254,7 +259,21 @@ class Scenario:
         if rules.random() < 0.4 and not values["ordered"]:
             values["concurrency_per_key"] = rules.choice((1, 2))
             values["key_limits"] = rules.choice(((), (), ("a=3",), ("b=1/s burst 2",)))
+        if self.merges:
+            self._merge(values, rules)
         return QueueOptions(**values)
+
+    @staticmethod
+    def _merge(values: dict[str, Any], rules: Random) -> None:
+        """One message of a key instead of many."""
+        match rules.randrange(8):
+            case 0 | 1:
+                values["debounce"] = rules.choice((SECOND, 5 * SECOND))
+                values["max_wait"] = rules.choice((0, 8 * SECOND))
+            case 2:
+                values["throttle"] = rules.choice((SECOND, 30 * SECOND))
+            case 3 | 4 | 5:
+                values["singleton"] = rules.choice((Singleton.REFUSE, Singleton.SKIP, Singleton.REPLACE))
 
     def channel_options(self, name: str) -> QueueOptions:
         prefixes = self.random.sample([*ROOTS, *(f"{root}.{word}" for root in ROOTS for word in WORDS)], 2)

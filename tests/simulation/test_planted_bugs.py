@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from remuda.core import admission, delivering
+from remuda.core.flow.keyed import KeyedMessages
 from remuda.core.queues.leases import Lease
 from remuda.core.queues.queue import Queue
 from remuda.core.queues.ready import NEVER, ReadyList, ReadyMessages, ReadyRun, Run
@@ -37,11 +38,11 @@ class LyingDisk(SimulatedDisk):
             content.keep()
 
 
-def found(disk_for: Any = SimulatedDisk, first: int = 0) -> str:
+def found(disk_for: Any = SimulatedDisk, first: int = 0, *, rules: bool = False) -> str:
     """What the first seed that fails says."""
     for seed in range(first, first + SEEDS):
         try:
-            play(seed, disk_for)
+            play(seed, disk_for, rules=rules)
         except Failure as failure:
             told = str(failure)
             break
@@ -118,8 +119,8 @@ def test_a_limit_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) ->
     """Q6."""
 
     class Generous(admission._Tally):
-        def __init__(self, queue: Queue) -> None:
-            super().__init__(queue)
+        def __init__(self, queue: Queue, now: int) -> None:
+            super().__init__(queue, now)
             self.size -= queue.options.limit_exceeded is LimitExceeded.REJECT_NEW
 
     monkeypatch.setattr(admission, "_Tally", Generous)
@@ -139,6 +140,20 @@ def test_a_queue_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ReadyMessages, "take", backwards)
     assert "Q15" in found()
+
+
+def test_a_key_that_counts_as_busy_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F4."""
+    begun = KeyedMessages.begun
+
+    def kept(self: KeyedMessages, first: int, count: int, sign: int) -> None:
+        pending = {key: key.pending for key in self.known()}
+        begun(self, first, count, sign)
+        for key, number in pending.items():
+            key.pending = number
+
+    monkeypatch.setattr(KeyedMessages, "begun", kept)
+    assert "F4" in found(first=61, rules=True)
 
 
 def test_credit_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

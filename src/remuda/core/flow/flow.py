@@ -19,7 +19,7 @@ def signature(options: QueueOptions) -> Signature | None:
     rules = (
         options.concurrency, options.rate, options.limits, options.ordered, options.on_retry, options.flow_key,
         options.concurrency_per_key, options.rate_per_key, options.key_limits, options.fair, options.weights,
-        options.takes_turns,
+        options.takes_turns, options.debounce > 0, options.throttle > 0,
     )  # fmt: skip
     return rules if options.has_flow else None
 

@@ -388,6 +388,13 @@ class KeyedMessages(ReadyMessages):
             key = self.key(number)
             key.due, key.paused, key.mark = due, paused, mark
 
+    def follow(self, before: KeyedMessages) -> None:
+        """The rules changed: take over what the rates, pauses and limits of keys have come to."""
+        alike = before.rules.settling == self.rules.settling
+        self.resume([(number, due, paused, mark if alike else 0) for number, due, paused, mark in before.times()])
+        for number, most in before.limits():
+            self.limit(number, most)
+
     # The same as any queue's waiting messages
 
     def add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:

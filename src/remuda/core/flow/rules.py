@@ -17,7 +17,7 @@ _DIGITS: Final = 7
 class KeyRules:
     """Rules of a queue for each of its keys."""
 
-    __slots__ = ("bucket", "buckets", "header", "holds", "most", "mosts", "ordered", "weights")
+    __slots__ = ("bucket", "buckets", "header", "holds", "most", "mosts", "ordered", "settling", "weights")
 
     def __init__(self, options: QueueOptions) -> None:
         self.holds = options.on_retry is OnRetry.HOLD or (options.ordered and options.on_retry is OnRetry.AUTO)
@@ -33,6 +33,8 @@ class KeyRules:
         self.weights = {number_of(name): float(weight) for name, weight in pairs(options.weights)}
         """How many turns a key has where others have one."""
         self.header = key_header(options.flow_key)
+        self.settling = options.debounce > 0, options.throttle > 0
+        """Whether a key has to be quiet before one of its messages, or is after one."""
 
     def most_of(self, number: int, own: int) -> int:
         """How many of a key may be in flight; 0 means no limit. `own` is what its messages say."""

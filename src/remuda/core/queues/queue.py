@@ -163,7 +163,6 @@ class Queue(Leases):
             return
         lanes = [(priority, front, list(level.runs())) for priority, front, level in self.ready.levels()]
         flights, delayed = list(self.flights), list(self.delayed)
-        mosts = [] if old is None else old.limits()
         self.keyed = None
         if rules is None or (old is not None and old.rules.header != rules.header):
             self.keys = KeyColumn()  # keys of another kind are learned anew
@@ -172,9 +171,7 @@ class Queue(Leases):
         else:
             self.keyed = flow.keyed = ready = KeyedMessages(self.keys, rules)
             if old is not None and old.rules.header == rules.header:
-                ready.resume(old.times())
-                for number, most in mosts:
-                    ready.limit(number, most)
+                ready.follow(old)
             self.ready, self.flights, self.delayed = ready, KeyedFlights(ready), KeyedDelays(ready)
         for priority, front, runs in lanes:
             for first, count, deadline in runs:
