@@ -47,17 +47,7 @@ def test_what_cannot_be_reported_is_told_in_one_line(
     assert told.out == ""
 
 
-def test_without_pyspark_the_answer_is_the_line_that_installs_it(
-    remuda: Remuda, data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None if name == "pyspark" else name)
-    assert (
-        remuda("report", data, "--engine", "spark", code=1).err
-        == "error: Spark is an extra: pip install 'remuda[spark]'\n"
-    )
-
-
-def test_u3_a_small_log_needs_neither_spark_nor_java(
+def test_u3_a_report_needs_neither_spark_nor_java(
     remuda: Remuda, data: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(missing_pyspark, "find_spec", lambda name: None if name == "pyspark" else name)
@@ -69,7 +59,7 @@ def test_u3_a_small_log_needs_neither_spark_nor_java(
 
 
 def test_without_java_the_answer_is_one_line(data: str, folder: Path) -> None:
-    process = start(folder, "report", data, "--engine", "spark", JAVA_HOME=str(folder))
+    process = start(folder, "pipeline", "run", "archive", data, JAVA_HOME=str(folder))
     told, _ = process.communicate(timeout=100)
     assert process.returncode == 1
     assert told.startswith("error: JAVA_HOME")

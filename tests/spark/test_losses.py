@@ -205,11 +205,11 @@ def test_p1_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
 
 def test_l3_p6_a_report_says_what_it_could_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     half_sealed(tmp_path, 1500)
-    whole = make_report(Wish(url=str(tmp_path)), engine="here").messages
+    whole = make_report(Wish(url=str(tmp_path))).messages
     file = min((tmp_path / "sealed").glob("messages-*"))
     damage(file, -30)
     lost = int(file.stem.split("-")[2]) + 1
-    assert make_report(Wish(url=str(tmp_path)), engine="here").messages == whole - lost
+    assert make_report(Wish(url=str(tmp_path))).messages == whole - lost
     assert f"0 to {lost - 1} (damaged or removed), {lost} numbers in all" in caplog.text
 
 

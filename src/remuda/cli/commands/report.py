@@ -1,4 +1,4 @@
-"""`remuda report`: what queues did over time. A small log is read by this process, a large one by Spark."""
+"""`remuda report`: what queues did over time, counted in this process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def report(
     window: Annotated[str, typer.Option(help="How time is divided: '1 minute', 30s, or auto.")] = "auto",
     top: Annotated[int, typer.Option(min=0, max=100, help="How many queues to show in detail.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    engine: Annotated[
-        str, typer.Option(help="What does the counting: here (this process), spark, or auto (here for small logs).")
-    ] = "auto",
-    master: Annotated[str | None, typer.Option(help="A Spark master; local[*] by default.")] = None,
-    remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
 ) -> None:
     """Report on what queues did. Covers throughput, waiting and processing times, retries, dead letters."""
     from rich.console import Console
@@ -56,7 +51,7 @@ def report(
         detailed=top,
     )
     with spinner("reading the log") as tell:
-        made = make_report(wish, engine=engine, master=master, remote=remote, tell=tell)
+        made = make_report(wish, tell=tell)
     if output is not None:
         write_page(output, made)
     if as_json:

@@ -56,7 +56,7 @@ class Writing(msgspec.Struct, frozen=True):
                 held.take(pa.Table.from_batches([batch]).select(schema.names).cast(schema))
         done = held.end()
         if done:
-            yield pa.RecordBatch.from_pydict({"file": pa.array([msgspec.json.encode(one) for one in done])})
+            yield named(done)
 
 
 class _Held:
@@ -161,6 +161,11 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+def named(files: Sequence[LakeFile]) -> pa.RecordBatch:
+    """Files as tasks tell of them."""
+    return pa.RecordBatch.from_pydict({"file": pa.array([msgspec.json.encode(one) for one in files], pa.binary())})
+
+
 def lake_file(row: Any) -> LakeFile:
     return msgspec.json.decode(row["file"], type=LakeFile)
 
@@ -188,7 +193,9 @@ class Reading(msgspec.Struct, frozen=True):
         for batch in batches:
             for one in batch.column("file").to_pylist():
                 file = msgspec.json.decode(one, type=LakeFile)
-                for read in pq.ParquetFile(io.BytesIO(store.read(file.path))).iter_batches():
+                parquet = pq.ParquetFile(io.BytesIO(store.read(file.path)))
+                there = [name for name in schema.names if name in parquet.schema_arrow.names]
+                for read in parquet.iter_batches(columns=there):
                     yield _completed(read, schema, file.partition)
 
 

@@ -1,6 +1,6 @@
 """A report on what queues did, as tables on a terminal and as one page with charts.
 
-Small logs are counted in this process, large ones by Spark. Importing this needs no PySpark.
+It is counted in this process, without Spark.
 """
 
 from remuda.spark.report.figures import Report
