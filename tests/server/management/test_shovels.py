@@ -174,6 +174,30 @@ def test_s7_the_topics_of_a_bus_are_followed(site: Managed) -> None:
         assert f"shovel.{name}" not in [one.name for one in broker.queues()]
 
 
+def test_s7_two_directories_that_follow_each_other_have_each_message_once() -> None:
+    """What came from the other one goes no further: it would circle for ever."""
+    with managed() as one, managed() as other:
+        pairs = ((one, other), (other, one))
+        wires = {site: serve_wire(site.running.broker, ("127.0.0.1", 0)) for site in (one, other)}
+        for site, there in pairs:
+            site.running.broker.create_queue("seen", patterns=["news.#"])
+            more = {"src_uri": wires[there].url, "src_exchange": "remuda.topics", "src_exchange_key": "news.#"}
+            assert put(site, "follow", **more, dest_uri="amqp://", dest_exchange="remuda.topics") == 201
+        for site, _ in pairs:
+            eventually(lambda site=site: state_of(site, "follow")["state"] == "running")  # type: ignore[misc]
+        for number in range(3):
+            for site, _ in pairs:
+                site.running.broker.publish(Message("news.x", b"%d" % number))
+        # Each brings the other's three, and finds its own three, which come back, to be there already.
+        for site, _ in pairs:
+            eventually(lambda site=site: state_of(site, "follow")["messages_moved"] == 6)  # type: ignore[misc]
+            assert site.running.broker.queue("seen").waiting == 6
+        for site, _ in pairs:
+            site.status("DELETE", "parameters/shovel/%2F/follow")
+        for wire in wires.values():
+            wire.close()
+
+
 def test_s7_what_the_target_refuses_waits_at_the_source(site: Managed, upstream: RunningServer) -> None:
     name = fresh("full")
     with Client(upstream.url) as there, Client(site.amqp()) as here:

@@ -164,11 +164,12 @@ class BrokerSource:
 
 
 class BrokerTarget:
-    """A queue or an exchange of a broker of Remuda."""
+    """A queue or an exchange of a broker of Remuda. Where exchanges follow each other, what comes back is left out."""
 
-    def __init__(self, reached: Reached, declare: Callable[[Place, str], Any]) -> None:
+    def __init__(self, reached: Reached, declare: Callable[[Place, str], Any], *, follows: bool) -> None:
         self._reached = reached
         self._declare = declare
+        self._circles = follows and reached.place.exchange is not None
         self._broker: AsyncBroker | None = None
 
     @property
@@ -192,7 +193,10 @@ class BrokerTarget:
         broker = self._broker
         if broker is None:
             raise BrokerClosed("the target is not open")
-        known = [row for row, before in enumerate(again) if before and await _has(broker, messages.id(row), marks[row])]
+        known = [
+            row for row, before in enumerate(again)
+            if await self._is_there(broker, messages, row, marks[row] if before else "")
+        ]  # fmt: skip
         rows = [row for row in range(len(messages)) if row not in set(known)] if known else list(range(len(messages)))
         if not rows:
             return Answer(known, {}, {})
@@ -208,6 +212,20 @@ class BrokerTarget:
             else:
                 never[rows[row]] = str(error)
         return Answer([*known, *(row for row in rows if row not in later and row not in never)], later, never)
+
+    async def _is_there(self, broker: AsyncBroker, messages: Messages, row: int, mark: str) -> bool:
+        """Whether the target has a message: it came before with this mark, or left from here and comes back."""
+        own, shovelled = messages.id(row), self._circles and MARK in cell(messages.headers, row)
+        if not own or not (mark or shovelled):
+            return False
+        try:
+            found = (await broker.message(own)).message
+        except NotFound:
+            return False
+        place = self._reached.place
+        same = found.name, found.headers.get(EXCHANGE, "")
+        returned = same == (cell(messages.name, row) if place.key is None else place.key, _exchange_of(place))
+        return (shovelled and returned) or (mark != "" and found.headers.get(MARK) == mark)
 
     async def _publish(self, broker: AsyncBroker, messages: Messages) -> Mapping[int, Exception]:
         place = self._reached.place
@@ -234,20 +252,14 @@ async def ensure_queue(broker: AsyncBroker, place: Place) -> None:
         await broker.create_queue(name)
 
 
-async def _has(broker: AsyncBroker, own: str, mark: str) -> bool:
-    """Whether a message is there already: one of this id that came the same way."""
-    if not own or not mark:
-        return False
-    try:
-        found = await broker.message(own)
-    except NotFound:
-        return False
-    return found.message.headers.get(MARK) == mark
+def _exchange_of(place: Place) -> str:
+    """The exchange that messages carry with them."""
+    return "" if place.exchange in (None, TOPICS) else place.exchange or ""
 
 
 def _readdressed(messages: Messages, marks: Sequence[str], place: Place) -> Messages:
     """The messages as they are published at the target: as they are, but for where they go and where they came from."""
-    exchange = "" if place.exchange in (None, TOPICS) else place.exchange
+    exchange = _exchange_of(place)
     headers = []
     for row, mark in enumerate(marks):
         kept = {name: value for name, value in cell(messages.headers, row).items() if name not in (EXCHANGE, MARK)}

@@ -166,7 +166,8 @@ class RunningShovel:
     def _make_target(self) -> Target:
         place = self.shovel.target
         if place.is_here or place.protocol == "remuda":
-            return BrokerTarget(self._reached(place), self._declare)
+            follows = self.shovel.source.exchange is not None
+            return BrokerTarget(self._reached(place), self._declare, follows=follows)
         return AmqpTarget(self._linked(place))
 
     def _uri(self, place: Place) -> str:
