@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -148,26 +147,6 @@ def test_l7_the_lock_cannot_be_got_round_by_removing_a_file(tmp_path: Path) -> N
         broker.publish(Message("q", b"x"))
     with open_broker(place) as broker:
         assert broker.queue("q").size == 1
-
-
-def test_l7_a_second_process_can_wait_for_the_directory(tmp_path: Path) -> None:
-    first, second = DirectoryDisk(tmp_path / "log"), DirectoryDisk(tmp_path / "log")
-    first.lock()
-    got = threading.Event()
-
-    def wait() -> None:
-        second.wait_for_lock()
-        got.set()
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert not got.wait(0.1)
-    first.unlock()
-    waiting.join(60)
-    assert got.is_set()
-    with pytest.raises(DirectoryInUse, match=f"process {os.getpid()}"):
-        first.lock()
-    second.unlock()
 
 
 def test_l7_files_are_for_their_owner_alone_unless_a_group_is_allowed(tmp_path: Path) -> None:

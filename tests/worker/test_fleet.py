@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from remuda.amqp.client.confirms import ConfirmTracker, Outgoing, Receipt
-from remuda.worker import NotNow, Task, TaskMessage, TaskStatus, Worker, WorkerConfig
+from remuda.worker import NotNow, Task, TaskMessage, TaskStatus, Worker, WorkerConfig, gate
 from remuda.worker.tasks import encode_task
 from tests.worker.kit import Stage, until
 
@@ -61,6 +61,28 @@ def test_w8_a_failing_health_check_holds_the_intake_until_it_passes(quorum: Stag
         assert "late" not in moody.ran
         moody.sick.clear()
         until(lambda: "late" in moody.ran)
+
+
+def test_w8_a_health_check_that_hangs_or_exits_holds_the_intake_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "_SILENT", 0.1)
+    monkeypatch.setattr(gate, "_INTERVAL", 0.0)
+    hangs, exits = threading.Event(), threading.Event()
+
+    def check() -> None:
+        hangs.wait(60)
+        if not exits.is_set():
+            raise SystemExit("the licence ended")
+
+    held = gate.Gate(check, 0.1)
+    for _ in range(2):
+        assert not held.is_open()
+        assert "it has given no answer for" in held.problem
+    hangs.set()
+    until(lambda: held.problem == "held while the health check fails: the licence ended")
+    exits.set()
+    until(held.is_open)
 
 
 def test_w8_a_worker_that_refuses_everything_is_asked_less_and_less_often(quorum: Stage) -> None:

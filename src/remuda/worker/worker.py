@@ -239,7 +239,6 @@ class Worker:
         for thread in (self._publisher, *self._threads):
             name = thread.name.removeprefix("worker ")
             parts.append(Part(f"{name} thread", "" if thread.is_alive() else "ended", vital=True))
-        self._gate.ask()
         parts += [Part("worker", self._gate.sick), Part("intake", self._gate.problem)]
         if self.failure is not None:
             parts.append(Part("broker", str(self.failure), vital=True))

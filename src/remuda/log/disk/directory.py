@@ -212,20 +212,13 @@ class DirectoryDisk:
         return str(self._root / name)
 
     def lock(self) -> None:
-        self._lock(wait=False)
-
-    def wait_for_lock(self) -> None:
-        """As `lock`, but wait until the holder releases the directory or ends: the system wakes exactly one waiter."""
-        self._lock(wait=True)
-
-    def _lock(self, *, wait: bool) -> None:
         if self._locks:
             raise self._in_use()
         try:
             # The directory itself is locked: a file in it could be removed and created again beside its holder.
             self._inspect()
-            self._lock_root(wait)
-            note = self._lock_file(wait)
+            self._lock_root()
+            note = self._lock_file()
             # Another process may have put a marker here, or files, since this disk was made.
             self._inspect()
             self._marker = self._check_owner()
@@ -304,24 +297,24 @@ class DirectoryDisk:
         except FileNotFoundError:
             return False
 
-    def _lock_root(self, wait: bool) -> None:
+    def _lock_root(self) -> None:
         while True:
             handle = self._open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-            self._flock(handle, wait)
+            self._flock(handle)
             if os.path.samestat(os.fstat(handle), os.stat(self._root)):
                 return
-            self._close_opened()  # another directory was put in its place while we waited
+            self._close_opened()  # another directory was put in its place meanwhile
 
-    def _lock_file(self, wait: bool) -> int:
+    def _lock_file(self) -> int:
         """Lock the file that names the holder; the first versions lock nothing else."""
         path = self._root / LOCK
         handle = self._open(path, os.O_RDWR | os.O_CREAT | _SAFELY, self._file_mode)
         self._check_created(handle, path)
-        self._flock(handle, wait)
+        self._flock(handle)
         return handle
 
-    def _flock(self, handle: int, wait: bool) -> None:
-        how = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
+    def _flock(self, handle: int) -> None:
+        how = fcntl.LOCK_EX | fcntl.LOCK_NB
         try:
             try:
                 fcntl.flock(handle, how)
