@@ -241,14 +241,17 @@ def test_l7_a_listing_for_which_there_is_no_handle_passes(tmp_path: Path, monkey
 def test_l7_a_directory_that_others_can_write_is_narrowed(
     tmp_path: Path, group: bool, mode: int, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also where somebody opened all of it at once, with `chmod -R`."""
     path = tmp_path / "log"
-    path.mkdir()
-    path.chmod(mode)
+    open_broker(path, group=group).close()
+    everything = [path, *(one for one in path.rglob("*") if "guests" not in one.parts)]
+    for one in everything:
+        one.chmod(mode)
     disk = DirectoryDisk(path, group=group)
     disk.lock()
     disk.unlock()
-    assert stat.S_IMODE(path.stat().st_mode) == left
-    assert "its mode was narrowed" in caplog.text
+    assert {stat.S_IMODE(one.stat().st_mode) for one in everything if one.exists()} == {left}
+    assert f"and {len(everything) - 1} more of its files and folders" in caplog.text
 
 
 @contextlib.contextmanager

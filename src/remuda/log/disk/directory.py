@@ -348,7 +348,7 @@ class DirectoryDisk:
                 f"directory {str(self._root)!r} belongs to user {root.st_uid}, not to user {user} who opens it; "
                 "nothing was changed. Open it as its owner, or allow its group"
             )
-        self._narrow(root)
+        narrowed = [self._root] if self._narrow(self._root, root) else []
         owners = {user, root.st_uid}
         for folder, folders, files in os.walk(self._root, onerror=_raise):
             if folder == str(self._root):
@@ -359,27 +359,33 @@ class DirectoryDisk:
                         f"{os.path.join(folder, name)!r} is a file, where Remuda has a folder; nothing was changed. "
                         "Find out who put it there, then remove it or put the folder in its place"
                     )
-            for name in (*folders, *files):
+            for path in (Path(folder) / name for name in (*folders, *files)):
                 with contextlib.suppress(FileNotFoundError):
-                    self._inspect_one(Path(folder) / name, owners)
+                    found = os.lstat(path)
+                    self._inspect_one(path, found, owners)
+                    if self._narrow(path, found):
+                        narrowed.append(path)
+        if narrowed:
+            _log.warning(
+                "other users could write %s%s; its mode was narrowed, so that only its owner%s can", narrowed[0],
+                f" and {len(narrowed) - 1} more of its files and folders" if narrowed[1:] else "",
+                " and its group" if self._group else "",
+            )  # fmt: skip
 
-    def _narrow(self, root: os.stat_result) -> None:
-        """Let nobody else write in the directory: who can, may replace its socket and its files."""
-        excess = root.st_mode & (stat.S_IWOTH if self._group else stat.S_IWGRP | stat.S_IWOTH)
-        if not excess:
-            return
-        try:
-            os.chmod(self._root, stat.S_IMODE(root.st_mode) & ~excess)
-        except OSError as error:
-            raise ForeignDirectory(
-                f"other users may write in {str(self._root)!r}, and so replace what is in it; nothing was changed. "
-                f"Have its owner take that from them: chmod go-w {self._root}"
-            ) from error
-        _log.warning("other users could write in %s; its mode was narrowed, so that only its owner%s can", self._root,
-                     " and its group" if self._group else "")  # fmt: skip
+    def _narrow(self, path: Path, found: os.stat_result) -> bool:
+        """Let nobody else write here: who can, may replace the socket and change the log."""
+        excess = found.st_mode & (stat.S_IWOTH if self._group else stat.S_IWGRP | stat.S_IWOTH)
+        if excess:
+            try:
+                os.chmod(path, stat.S_IMODE(found.st_mode) & ~excess)
+            except OSError as error:
+                raise ForeignDirectory(
+                    f"other users may write {str(path)!r}, and so change the log; nothing was changed. Have its owner "
+                    f"take that from them: chmod -R go-w {self._root}"
+                ) from error
+        return bool(excess)
 
-    def _inspect_one(self, path: Path, owners: set[int]) -> None:
-        found = os.lstat(path)
+    def _inspect_one(self, path: Path, found: os.stat_result, owners: set[int]) -> None:
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             kind = "a link" if stat.S_ISLNK(found.st_mode) else "neither a file nor a folder"
         elif found.st_uid not in owners and not self._group:
