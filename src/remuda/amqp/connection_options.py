@@ -19,7 +19,7 @@ _TLS_NAMES: Final = ("cafile", "certfile", "keyfile", "password", "verify")
 _OTHER_NAMES: Final = {"cacertfile": "cafile", "verify_peer": "yes", "verify_none": "no"}
 """What RabbitMQ's URIs call the same."""
 _MECHANISMS: Final = ("PLAIN", "EXTERNAL")
-_OPTIONS: Final = (
+URL_OPTIONS: Final = (
     "name", "heartbeat", "connect_timeout", "reply_timeout", "retry_after", "backoff_max", "attempts", "frame_max",
     "channel_max", "connection_timeout", "auth_mechanism", "server_name_indication", "cacertfile",
     *_TLS_NAMES,
@@ -128,7 +128,7 @@ def _query(query: str) -> dict[str, Any]:
         elif name == "name" or name in _TLS_NAMES:
             values[name] = text
         else:
-            raise unknown("option", name, _OPTIONS, "the broker's URL")
+            raise unknown("option", name, URL_OPTIONS, "the broker's URL")
     if not 0 <= values.get("heartbeat", 0) <= 65535:
         raise InvalidOption("heartbeat in the broker's URL must be at most 65535s")
     return values

@@ -166,6 +166,7 @@ def test_names_that_cannot_be(broker: Broker, name: str) -> None:
         ("existing=maybe", "existing in the broker's URL must be use or refuse"),
         ("attempts=3", "attempts in the URL"),
         ("colour=red", "unknown option 'colour'"),
+        ("queue_typ=classic", "unknown option 'queue_typ'; did you mean 'queue_type'?"),
     ],
 )
 def test_nonsense_in_the_url(broker_url: str, query: str, says: str) -> None:

@@ -7,13 +7,13 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from remuda.amqp.connection_options import ConnectionOptions, parse_url
+from remuda.amqp.connection_options import URL_OPTIONS, ConnectionOptions, parse_url
 from remuda.broker.rabbitmq.support import QueueKind
 from remuda.log.streams.numbers import STREAM
 from remuda.log.streams.source import BROKER_OPTIONS
 from remuda.model.errors import InvalidOption
 from remuda.model.message import MAX_PRIORITY
-from remuda.model.values.option_reading import read_enum
+from remuda.model.values.option_reading import read_enum, unknown
 
 OPEN: Final = 20.0
 """Seconds within which the first connection must succeed, unless `reply_timeout` is less."""
@@ -40,8 +40,10 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name, text in parse_qsl(query, keep_blank_values=True):
             if name in BROKER_OPTIONS:
                 own[name] = text
-            else:
+            elif name in URL_OPTIONS:
                 others.append((name, text))
+            else:
+                raise unknown("option", name, [*sorted(BROKER_OPTIONS), *URL_OPTIONS], "the broker's URL")
         connection = parse_url(place + (f"?{urlencode(others)}" if others else ""))
         if connection.attempts is not None:
             raise InvalidOption(

@@ -16,7 +16,7 @@ from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.queues.system_queues import SYSTEM_QUEUES
 from remuda.model.topics import WILDCARDS, check_topic
 from remuda.model.values.durations import Duration
-from remuda.model.values.option_reading import read_duration, read_enum
+from remuda.model.values.option_reading import check_keywords, read_duration, read_enum
 from remuda.model.values.texts import LARGEST, read_count, shown
 
 _log = logging.getLogger("remuda.bus")
@@ -202,10 +202,7 @@ def handles(*topics: str | type, **options: Unpack[SubscribeKwargs]) -> Callable
 
 
 def check_known(options: Mapping[str, Any], known: Any, what: str) -> None:
-    unknown = sorted(set(options) - set(known.__annotations__) - set(RuleKwargs.__annotations__))
-    if unknown:
-        names = sorted({*known.__annotations__, *RuleKwargs.__annotations__})
-        raise TypeError(f"{what} has no option {', '.join(unknown)}; there are {', '.join(names)}")
+    check_keywords(what, options, sorted({*known.__annotations__, *RuleKwargs.__annotations__}))
 
 
 def class_name(instance: object) -> str:

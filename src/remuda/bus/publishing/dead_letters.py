@@ -12,6 +12,7 @@ from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.state import State
+from remuda.model.values.option_reading import check_keywords
 from remuda.model.values.texts import shown
 
 
@@ -58,10 +59,7 @@ def dead_letter(queue: str, parked: Parked, document: Document) -> DeadLetter:
 
 def message_filter(given: FilterKwargs) -> MessageFilter:
     """A filter for dead letters; `states` may be given as letters: E dead, I invalid, N not interested."""
-    known = FilterKwargs.__annotations__
-    unknown = sorted(given.keys() - known.keys())
-    if unknown:
-        raise TypeError(f"no filter is called {', '.join(unknown)}; there are {', '.join(known)}")
+    check_keywords("dead letters", given, FilterKwargs.__annotations__, "filter")
     reason, since, until = given.get("reason"), given.get("since"), given.get("until")
     states = given.get("states")
     if reason is not None and not isinstance(reason, str):

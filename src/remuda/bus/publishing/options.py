@@ -16,7 +16,7 @@ from remuda.model.message import Priority, read_priority
 from remuda.model.messages import Messages, fold
 from remuda.model.queues.flow_info import FLOW_CONCURRENCY, FLOW_KEY, FLOW_WEIGHT, HEAVIEST
 from remuda.model.values.durations import Duration
-from remuda.model.values.option_reading import read_duration
+from remuda.model.values.option_reading import check_keywords, read_duration
 from remuda.model.values.texts import read_count, read_flag, shown
 
 _UNTYPED: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, type(None)})
@@ -219,14 +219,12 @@ def _counted(name: str, value: Any) -> str:
 
 
 def read_publish_options(options: Mapping[str, Any]) -> PublishOptions:
-    """Options by name; a `TypeError` for an unknown one lists those that exist."""
+    """Options by name; a `TypeError` for an unknown one."""
     try:
         return PublishOptions(**options)
     except TypeError:
-        unknown = sorted(set(options) - set(PublishOptions.__struct_fields__))
-        raise TypeError(
-            f"no option is called {', '.join(unknown)}; there are {', '.join(PublishOptions.__struct_fields__)}"
-        ) from None
+        check_keywords("publish", options, PublishOptions.__struct_fields__)
+        raise
 
 
 def once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:

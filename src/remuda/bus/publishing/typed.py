@@ -10,6 +10,7 @@ import msgspec
 from remuda.bus.handlers.queue_rules import QueueRuleKwargs, Rules, read_rules
 from remuda.bus.publishing.checks import check_target
 from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.values.option_reading import check_keywords
 from remuda.model.values.texts import read_name, shown
 
 T = TypeVar("T", bound=type)
@@ -42,9 +43,7 @@ def message(topic: str, *, queue: str | None = None, **options: Unpack[QueueRule
         raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
     if queue is not None:
         read_name("queue", queue)
-    known = QueueRuleKwargs.__annotations__
-    if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"message has no option {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    check_keywords("message", options, sorted(QueueRuleKwargs.__annotations__))
     if options and queue is None:
         raise InvalidOption(f"{', '.join(sorted(options))}: options are of a queue; name it: queue='...'")
     carried = TypedMessage(topic, queue, read_rules(options))

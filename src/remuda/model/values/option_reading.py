@@ -8,7 +8,7 @@ allowed, and which name was probably meant.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -52,6 +52,13 @@ def unknown(what: str, name: Any, known: Collection[str], where: str = "") -> In
     close = near(name, known) if isinstance(name, str) else None
     hint = f"did you mean {close!r}?" if close else f"the {what.split()[-1]}s are {', '.join(known)}"
     return InvalidOption(f"{where}{': ' if where else ''}unknown {what} {shown(name)}; {hint}")
+
+
+def check_keywords(where: str, given: Iterable[str], known: Collection[str], what: str = "option") -> None:
+    """Refuse keywords that a function does not take: with a `TypeError`, as Python does."""
+    for name in given:
+        if name not in known:
+            raise TypeError(str(unknown(what, name, known, where)))
 
 
 # Values
