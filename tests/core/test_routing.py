@@ -184,6 +184,13 @@ def test_q18_exchanges_by_kind(kind: ExchangeKind, binding: Binding, names: set[
     assert bench.publish_to({"exchange": "r"}, "m", name="a.b").unroutable == (0,)
 
 
+def test_q18_a_receipt_names_rows_of_the_batch_also_where_others_are_refused() -> None:
+    bench = routed(ExchangeKind.DIRECT, Binding(queue="x", key="a"))
+    bench.declare("x", {"message_size_limit": 1})
+    receipt = bench.publish_to({"exchange": "r"}, "long", "m", "m", name=["a", "nowhere", "a"])
+    assert (list(receipt.refusals), receipt.unroutable) == ([0], (1,))
+
+
 def test_q18_from_exchange_to_exchange_each_queue_gets_one_and_circles_end() -> None:
     bench = routed(ExchangeKind.FANOUT, Binding(exchange="s"), Binding(queue="x"))
     bench.do(DeclareExchange("s", ExchangeKind.TOPIC, (Binding(queue="x", key="a.#"), Binding(queue="y", key="a.*"))))

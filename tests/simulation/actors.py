@@ -126,8 +126,7 @@ class Actors:
         ]
         step = Step(f"publish {len(batch)} through {exchange}")
         receipt = self._publish(batch, Publish(Messages.of(batch), exchange=exchange), routes, step)
-        taken = [route for row, route in enumerate(routes) if row not in receipt.refusals]
-        nowhere = tuple(number for number, route in enumerate(taken) if not route)
+        nowhere = tuple(row for row, route in enumerate(routes) if not route and row not in receipt.refusals)
         require(receipt.unroutable == nowhere, f"Q18: {receipt.unroutable} were unroutable, not {nowhere}")
 
     def _publish(self, batch: list[Message], command: Publish, expected: list[set[str]], step: Step) -> Receipt:
@@ -579,7 +578,8 @@ class Actors:
         to = self.random.choice((DEAD_LETTERS, "late", *ROOTS))
         queue = sim.model.queues[name]
         sim.model.now = max(sim.model.now, sim.clock)
-        queue.release_due(sim.model.now)
+        if to != name:
+            queue.release_due(sim.model.now)
         parks = self.random.random() < 0.5
         there = queue.parked() if parks else [*queue.waiting, *queue.delayed()]
         only = self._some(there)

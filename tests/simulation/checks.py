@@ -6,6 +6,7 @@ from typing import Any
 
 from remuda.broker.embedded.engine import Engine
 from remuda.core.core import Core
+from remuda.core.flow.keys import number_of
 from remuda.core.queues.queue import CONSUMING, Queue
 from remuda.core.queues.ready import NEVER
 from remuda.model.queues.options import Acknowledge, QueueType
@@ -167,7 +168,11 @@ def adopt(core: Core, model: Model) -> None:
         del model.queues[name]
     for name, queue in core.queues.items():
         old = model.queues.get(name)
-        model.queues[name] = _adopted(queue, old)
+        model.queues[name] = adopted = _adopted(queue, old)
+        if not adopted.spent.known and queue.keyed is not None:
+            texts = {flow.key_in(queue.options, message) for message in model.messages.values()} - {None}
+            marks = {key.number: key.mark for key in queue.keyed.known() if key.mark}
+            adopted.spent.marks = {text: marks[at] for text in texts if text and (at := number_of(text)) in marks}
 
 
 def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:

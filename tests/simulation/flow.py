@@ -259,11 +259,24 @@ def settled(model: Model, queue: QueueModel, message: Message, created: int) -> 
     if options.throttle:
         marks[key] = created + options.throttle
         return due
-    waiting = [*queue.waiting, *queue.delayed()]
-    if not any(at in model.messages and key_of(model, queue, at) == key for at in waiting):
+    if not waits(model, queue, key):
         marks[key] = created
+    marks.setdefault(key, created)
     quiet = created + options.debounce
-    return max(min(quiet, marks.get(key, created) + options.max_wait) if options.max_wait else quiet, due)
+    return max(min(quiet, marks[key] + options.max_wait) if options.max_wait else quiet, due)
+
+
+def waits(model: Model, queue: QueueModel, key: str | None) -> bool:
+    """Whether a message of this key waits."""
+    return any(at in model.messages and key_of(model, queue, at) == key for at in [*queue.waiting, *queue.delayed()])
+
+
+def went(model: Model, queue: QueueModel, offset: int) -> None:
+    """A message left its line: the next of its key begins anew to wait for quiet."""
+    if queue.options.debounce and offset in model.messages:
+        key = key_of(model, queue, offset)
+        if key is not None and not waits(model, queue, key):
+            queue.spent.marks.pop(key, None)
 
 
 class Merging:

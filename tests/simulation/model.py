@@ -428,6 +428,8 @@ class Model:
             if source in "QR" and event.to is not None and event.reason is None:
                 step.carried[event.to, offset] = entry.attempt, entry.due if entry.due > time else 0
             queue.leave_line(offset)
+            entry.state = target
+            flow.went(self, queue, offset)
             if event.to is not None and event.reason != "expired":
                 step.deadlines[event.to, offset] = entry.deadline
             entry.reason, entry.lease, entry.deadline, entry.attempt = event.reason, -1, NEVER, 0
@@ -464,6 +466,7 @@ class Model:
         require(event.attempt == entry.attempt + 1, f"{where}: attempt {event.attempt} after {entry.attempt}")
         flow.spend(self, queue, offset, time)
         line.remove(offset)
+        flow.went(self, queue, offset)
         entry.attempt, entry.consumer = event.attempt, event.consumer or ""
         entry.due, entry.ahead = 0, False
         step.fetched[queue.name, offset] = (entry.consumer, entry.attempt, entry.redelivered)

@@ -320,7 +320,7 @@ class KeyedMessages(ReadyMessages):
     def settles(self, number: int, now: int, quiet: int, longest: int) -> int:
         """When the key will have been quiet for long enough, or somebody has waited for the longest."""
         key = self.key(number)
-        if key.line is None and not key.later:
+        if (key.line is None and not key.later) or not key.mark:
             key.mark = now
         return min(now + quiet, key.mark + longest) if longest else now + quiet
 
@@ -434,6 +434,8 @@ class KeyedMessages(ReadyMessages):
             self._high -= count
         if not line.size:
             key.line = None
+            if self.rules.settling[0] and not key.later:
+                key.mark = 0
             if not self.size:
                 self.clock = self._latest
 

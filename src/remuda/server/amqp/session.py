@@ -573,13 +573,12 @@ class ClientSession:
         self, channel: int, publications: list[Publications], messages: Messages, receipt: Receipt, frames: list[bytes]
     ) -> None:
         """Return, adopt or dead-letter what no queue took or some queue refused."""
-        taken = [row for row in range(len(messages)) if row not in receipt.refusals]
         places = [(one, row) for one in publications for row in range(len(one.bodies))]
         for number in receipt.unroutable:
-            publication, row = places[taken[number]]
+            publication, row = places[number]
             method = publication.method
             if not method.exchange and await self._adopted(method.routing_key):
-                again = messages.slice(taken[number], taken[number] + 1)
+                again = messages.slice(number, number + 1)
                 await self.server.broker.publish(again, queue=self.vhost.queue(method.routing_key))
             elif method.mandatory:
                 self.server.churn["returned"] += 1

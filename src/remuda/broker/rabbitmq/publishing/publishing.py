@@ -481,14 +481,13 @@ class Publication:
             return
         first = number_of(messages.id(taken[0])) if taken else 0
         self._record(taken)
-        places = {row: place for place, row in enumerate(taken)} if self._unroutable else {}
         self.future.set_result(
             Receipt(
                 first,
                 messages.ids,
                 refusals,
                 differs=self._differs,
-                unroutable=tuple(sorted(places[row] for row in self._unroutable if row in places)),
+                unroutable=tuple(sorted(self._unroutable - refusals.keys())),
                 partly_refused=self._partly,
             )
         )
