@@ -55,8 +55,8 @@ def test_what_was_done_is_told_to_programs(remuda: Remuda, data: str) -> None:
     assert moved == {"queue": "ship", "to": "other", "moved": 4}
     assert remuda("clear", data, "other", "--yes", "--json").value == {"queue": "other", "cleared": 4}
     assert remuda("forget", data, "other", "--yes", "--json").value == {"queue": "other", "forgotten": 4}
-    made = remuda("dashboard-user", "users.txt", "ada", "--password", "correct horse", "--json").value
-    assert made == {"user": "ada", "file": "users.txt", "role": "operator", "new": True}
+    made = remuda("dashboard-user", "users.toml", "ada", "--password", "correct horse", "--json").value
+    assert made == {"user": "ada", "file": "users.toml", "role": "operator", "new": True}
     url = "sqlite:///outbox.db"
     assert remuda("db", "init", url, "--json").value["installed"][0] == 1
     assert remuda("db", "upgrade", url, "--json").value == {"installed": []}

@@ -10,9 +10,13 @@ from typing import Any
 import httpx
 
 from remuda.bus.bus import Bus
+from remuda.server import users as network
 from remuda.server.http.app import create_app
+from remuda.server.http.security.users import TAG_OF, Users
 from remuda.server.http.service import MessagingService
 from remuda.server.http.serving import Listen, Server
+
+PASSWORD = "correct horse"
 
 
 class Site:
@@ -44,6 +48,12 @@ class Site:
         assert answer.status_code == 200, answer.text
         summary: dict[str, Any] = answer.json()["summary"]
         return summary
+
+
+def dashboard_users(**roles: str) -> Users:
+    """Users of the dashboard with their roles; all have the same password."""
+    known = [(network.User(name, tags=(TAG_OF[role],)), network.hashed(PASSWORD)) for name, role in roles.items()]
+    return Users(network.Users(known))
 
 
 @contextmanager

@@ -13,20 +13,19 @@ import pytest
 
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
+from remuda.server import users as network
 from remuda.server.http.api.api import Api
 from remuda.server.http.api.endpoints import endpoints
 from remuda.server.http.app import create_app
 from remuda.server.http.security.masks import MASK, masked
-from remuda.server.http.security.users import Role, User, Users, make_entry, save_entry
+from remuda.server.http.security.users import Role, User, Users, add_user
 from remuda.server.http.serving import Listen, check_safe, read_listen
-from tests.server.site import Site, serving
-
-PASSWORD = "correct horse"
+from tests.server.site import PASSWORD, Site, dashboard_users, serving
 
 
 @pytest.fixture(scope="module")
 def users() -> Users:
-    return Users([make_entry("ann", PASSWORD, "operator"), make_entry("vic", PASSWORD, "viewer")])
+    return dashboard_users(ann="operator", vic="viewer")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def log_in(client: httpx.Client, name: str, password: str = PASSWORD) -> httpx.C
 @pytest.mark.parametrize("listen", ["0.0.0.0:80", "192.0.2.1:80", "[::]:80", "example.org:80"])
 def test_beyond_this_machine_it_does_not_start_without_users(listen: str, users: Users) -> None:
     """U2"""
-    with pytest.raises(InvalidOption, match=r"remuda dashboard-user users\.txt NAME.*--users users\.txt"):
+    with pytest.raises(InvalidOption, match=r"remuda dashboard-user users\.toml NAME.*--users users\.toml"):
         check_safe(read_listen(listen), None)
     check_safe(read_listen(listen), users)
 
@@ -197,7 +196,7 @@ def test_a_session_at_the_api_needs_its_token_too(guarded: Site, clients: Client
 
 def test_wrong_passwords_are_slowed_down(clients: Clients) -> None:
     """U2"""
-    with Bus() as bus, serving(bus, users=Users([make_entry("ann", PASSWORD, "operator")])) as site:
+    with Bus() as bus, serving(bus, users=dashboard_users(ann="operator")) as site:
         client = clients(site)
         token = csrf_of(client.get("/login"))
         wrong = {"name": "ann", "password": "guess", "csrf": token}
@@ -259,50 +258,55 @@ def test_other_headers_are_shown(name: str) -> None:
 
 def test_users_are_kept_hashed_and_replaced(tmp_path: Path) -> None:
     """U2"""
-    file = tmp_path / "users.txt"
-    assert save_entry(file, make_entry("ann", PASSWORD, "viewer"))
-    assert save_entry(file, make_entry("bob", PASSWORD, "viewer"))
-    assert not save_entry(file, make_entry("ann", PASSWORD, "operator"))
+    file = tmp_path / "users.toml"
+    assert add_user(file, "ann", PASSWORD, "viewer")
+    assert add_user(file, "bob", PASSWORD, "viewer")
+    assert not add_user(file, "ann", PASSWORD, "operator")
     assert PASSWORD not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     users = Users.load(file)
     assert users.check("ann", PASSWORD) == User("ann", Role.OPERATOR)
     assert users.check("ann", "wrong") is None
     assert users.check("eve", PASSWORD) is None
-    file.write_text("ann operator plain x y\n")
-    with pytest.raises(InvalidOption, match="line 1"):
+    network.add_user(file, "eve", PASSWORD, {"/": {}})
+    assert Users.load(file).check("eve", PASSWORD) is None, "who may use AMQP may not use the dashboard for that"
+    assert network.Users.load(file).find("ann").vhosts == {}, "nor the other way round"  # type: ignore[union-attr]
+    file.unlink()
+    network.add_user(file, "eve", PASSWORD, {"/": {}})
+    with pytest.raises(InvalidOption, match=r"nobody in .* may use the dashboard; let somebody"):
         Users.load(file)
 
 
 def test_a_users_file_keeps_its_mode_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     """U2"""
-    file = tmp_path / "users.txt"
-    save_entry(file, make_entry("ann", PASSWORD, "viewer"))
+    file = tmp_path / "users.toml"
+    add_user(file, "ann", PASSWORD, "viewer")
     file.chmod(0o644)  # as where a server in a container reads it, as another user
-    save_entry(file, make_entry("bob", PASSWORD, "viewer"))
+    add_user(file, "bob", PASSWORD, "viewer")
     assert file.stat().st_mode & 0o777 == 0o644
-    nowhere = tmp_path / "nowhere" / "users.txt"
-    with pytest.raises(InvalidOption, match=r"users\.txt' cannot be written: No such file or directory; nothing was"):
-        save_entry(nowhere, make_entry("ann", PASSWORD, "viewer"))
-    file.write_text(f"\n{file.read_text()}eve root scrypt x y\n")
-    with pytest.raises(InvalidOption, match="line 4"):
+    nowhere = tmp_path / "nowhere" / "users.toml"
+    with pytest.raises(InvalidOption, match=r"users\.toml' cannot be written: No such file or directory; nothing was"):
+        add_user(nowhere, "ann", PASSWORD, "viewer")
+    file.write_text(f"\n{file.read_text()}eve operator scrypt x y\n")
+    with pytest.raises(InvalidOption, match=r"not valid TOML.*line 14"):
         Users.load(file)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidOption, match="not a users file"):
         Users.load(file)
     with pytest.raises(InvalidOption, match="cannot be read: Is a directory"):
-        save_entry(tmp_path, make_entry("ann", PASSWORD, "viewer"))
+        add_user(tmp_path, "ann", PASSWORD, "viewer")
     assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(
     ("name", "password", "role", "said"),
-    [("", PASSWORD, "viewer", "name"), ("a b", PASSWORD, "viewer", "name"), ("a", "short", "viewer", "8 characters"),
+    [("", PASSWORD, "viewer", "name"), ("a:b", PASSWORD, "viewer", "colon"), ("a", "short", "viewer", "8 characters"),
      ("a", PASSWORD, "root", "viewer or operator")],
 )  # fmt: skip
-def test_users_are_checked(name: str, password: str, role: str, said: str) -> None:
+def test_users_are_checked(tmp_path: Path, name: str, password: str, role: str, said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
-        make_entry(name, password, role)
+        add_user(tmp_path / "users.toml", name, password, role)
+    assert not list(tmp_path.glob("*.toml"))
 
 
 def test_listen_knows_what_is_local() -> None:

@@ -17,11 +17,10 @@ from remuda.model.errors import InvalidOption, NotAllowed
 from remuda.model.operations import commands
 from remuda.model.queues.routing import ALTERNATE
 from remuda.model.settlement import Outcome, Settlement
-from remuda.server.http.security.users import Users as DashboardUsers
-from remuda.server.http.security.users import make_entry
 from remuda.server.users import EVERYTHING, Users, add_user
 from remuda.server.wire import WireServer, serve_wire
 from tests.conformance.kit import eventually
+from tests.server.site import dashboard_users
 
 PASSWORD = "correct horse"
 FAR = "vhost:evening/mail"
@@ -228,6 +227,6 @@ def test_s6_no_command_is_forgotten() -> None:
 
 def test_s6_only_users_with_permissions_are_taken(tmp_path: Path) -> None:
     with open_broker("memory://") as broker:
-        others: Any = DashboardUsers([make_entry("ann", PASSWORD, "operator")])
+        others: Any = dashboard_users(ann="operator")
         with pytest.raises(InvalidOption, match=r"users must be a remuda\.server\.users\.Users"):
             serve_wire(broker, ("127.0.0.1", 0), users=others)

@@ -22,7 +22,7 @@ from remuda.cli.app import app
 from remuda.model.errors import NotAllowed
 from remuda.model.message import Message
 from remuda.server.http.security.users import Users as DashboardUsers
-from remuda.server.http.security.users import make_entry, save_entry
+from remuda.server.http.security.users import add_user as let_in
 from remuda.server.users import EVERYTHING, Users, add_user, change_user, from_rabbitmq, list_users, remove_user
 from remuda.server.wire import serve_wire
 from tests.server.amqp.kit import Client, eventually
@@ -149,16 +149,16 @@ def test_s7_the_wire_follows_too(file: Path) -> None:
 
 
 def test_s7_the_dashboard_follows_too(tmp_path: Path) -> None:
-    file = tmp_path / "people.txt"
-    save_entry(file, make_entry("ann", PASSWORD, "operator"))
-    save_entry(file, make_entry("vic", PASSWORD, "operator"))
+    file = tmp_path / "people.toml"
+    let_in(file, "ann", PASSWORD, "operator")
+    let_in(file, "vic", PASSWORD, "operator")
     with Bus() as bus, serving_pages(bus, users=DashboardUsers.load(file)) as site:
 
         def status(name: str, password: str = PASSWORD) -> int:
             return httpx.get(f"{site.address}/api/v1/queues", auth=(name, password), timeout=30).status_code
 
         assert (status("ann"), status("vic")) == (200, 200)
-        save_entry(file, make_entry("ann", "battery staple", "viewer"))
+        let_in(file, "ann", "battery staple", "viewer")
         eventually(lambda: status("ann") == 401)
         assert (status("ann", "battery staple"), status("vic")) == (200, 200)
 

@@ -168,7 +168,7 @@ def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
     """S4."""
     assert "without a password. Give --users FILE" in _fails(tmp_path, "--listen", "0.0.0.0:0")
     with Bus("memory://") as bus:
-        with pytest.raises(InvalidOption, match=r"no login.*--dashboard-users users.txt. Nothing was started"):
+        with pytest.raises(InvalidOption, match=r"no login.*--dashboard-users users.toml. Nothing was started"):
             DashboardListener(bus, "0.0.0.0:8321")
         with pytest.raises(InvalidOption, match="--dashboard takes HOST:PORT"):
             DashboardListener(bus, "here")

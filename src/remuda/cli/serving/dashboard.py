@@ -69,10 +69,10 @@ def dashboard_user(
     password: Password = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Add a dashboard user, or change a password or role."""
+    """Let a user of a users file log in to the dashboard, or change the password or role."""
     from remuda.cli import output
-    from remuda.server.http.security.users import make_entry, save_entry
+    from remuda.server.http.security.users import add_user
 
-    new = save_entry(file, make_entry(name, password, role))
+    new = add_user(file, name, password, role)
     text = f"{name} is {'now' if new else 'still'} in {file} as {role}"
     output.done(text, as_json, user=name, file=file, role=role, new=new)

@@ -36,7 +36,7 @@ def check_safe(listen: Listen, users: Users | None, option: str = "--users") -> 
     if users is None and not listen.is_local:
         raise InvalidOption(
             f"{listen.host} can be reached from other machines, and there is no login; create a user with "
-            f"remuda dashboard-user users.txt NAME, then add {option} users.txt. Nothing was started"
+            f"remuda dashboard-user users.toml NAME, then add {option} users.toml. Nothing was started"
         )
 
 
