@@ -11,6 +11,8 @@ import pytest
 
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.broker.port import AsyncBroker, Broker
+from remuda.model.message import Message
+from remuda.model.state import State
 from remuda.server.wire import WireServer, serve_wire
 from tests.conformance import delivery, queues, settling
 from tests.conformance.kit import Backend, eventually, queue_names, quick_folder
@@ -154,3 +156,17 @@ class TestCommitsAsynchronously(settling.Commits):
 @asynchronously
 class TestClosingAsynchronously(queues.Closing):
     pass
+
+
+@pytest.mark.parametrize("acknowledge", ["just-request", "wait"])
+def test_q2_a_guest_that_receives_nothing_uses_up_nothing(backend: Backend, acknowledge: str) -> None:
+    with backend.open() as broker:
+        broker.create_queue("orders", acknowledge=acknowledge, acknowledge_timeout="100ms", put_back="no")
+        with broker.subscribe("orders") as idle:
+            broker.publish(Message("orders", b"0"))
+            eventually(lambda: broker.queue("orders").counts[State.QUEUED] > 3)  # it goes there again and again
+            delivery = idle.receive("30s")
+            assert delivery is not None
+            assert delivery.attempts == [1]
+            assert broker.queue("orders").dead == 0
+            eventually(lambda: broker.queue("orders").dead == 1)  # now it was handed over, and is not answered

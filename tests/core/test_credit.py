@@ -40,6 +40,7 @@ def test_a_group_shares_its_credit_over_several_queues(how: str) -> None:
     elif how == "remove":
         bench.remove()
     elif how == "time out":
+        bench.take(bench.sent[0])
         bench.configure(put_back="no")
         bench.wait(5)
     else:

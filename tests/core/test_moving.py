@@ -87,6 +87,7 @@ def test_what_ends_moves_to_the_dead_letters_and_is_parked_only_if_they_refuse_i
     elif how == "evicted":
         bench.publish("b")
     else:
+        bench.take(bench.sent[0])
         bench.unsubscribe("c")
     assert (bench.core.info("q").dead, bench.core.info("dead").waiting) == ((1, 0) if refuses else (0, 1))
     moved = next(event for event in bench.events if event.state is State.DEAD)

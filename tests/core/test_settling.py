@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.model.message import Priority
-from remuda.model.operations.commands import EndUnreadable, Settle
+from remuda.model.operations.commands import EndUnreadable, Settle, Unsubscribe
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 from remuda.model.values.durations import SECOND
@@ -193,10 +193,41 @@ def test_q9_a_lost_consumers_messages_go_back() -> None:
     bench = Bench({"type": "round-robin"})
     bench.subscribe("c", batch=2)
     bench.publish("a", "b", "c")
+    bench.take(bench.sent[0])
     bench.unsubscribe("c")
-    bench.drain()
     assert bench.states() == "FQ"
     assert bench.line() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("how", ["leave", "time out", "die"])
+@pytest.mark.parametrize("acknowledge", ["none", "just-request", "wait"])
+@pytest.mark.parametrize("type_", ["push", "round-robin"])
+def test_q2_q9_what_a_consumer_was_not_handed_is_used_up_by_nobody(type_: str, acknowledge: str, how: str) -> None:
+    bench = Bench(
+        {"type": type_, "acknowledge": acknowledge, "put_back": "no", "delivery_limit": 1, "acknowledge_timeout": 5}
+    )
+    bench.subscribe("c")
+    bench.publish("a")
+    for _ in range(3):
+        if how == "time out":
+            bench.wait(5)
+        else:
+            bench.do(Unsubscribe("q", "c", begun={} if how == "leave" else {bench.sent[-1].lease or 0: [(0, 1)]}))
+            bench.subscribe("c")
+    assert len(bench.sent) == 4
+    assert [dispatch.attempts for dispatch in bench.sent] == [[1]] * 4
+    assert bench.take(bench.sent[-1]) == [(0, 1)]
+    assert bench.states() == ("FQFQFQFK" if acknowledge == "none" else "FQFQFQF")
+
+
+def test_q2_the_time_for_an_answer_begins_when_a_delivery_is_handed_over() -> None:
+    bench = Bench({"type": "round-robin", "put_back": "no", "acknowledge_timeout": 5})
+    bench.subscribe("c")
+    bench.publish("a")
+    bench.wait(4)
+    bench.take(bench.sent[0])
+    bench.wait(4)
+    assert bench.answer(bench.sent[0], Outcome.ACK) == 1
 
 
 def test_l3_a_message_that_cannot_be_read_frees_its_consumer_at_once() -> None:

@@ -369,11 +369,11 @@ class Actors:
         step = Step(f"{dispatch.consumer} takes {dispatch.runs} of {dispatch.queue}, lease {dispatch.lease}")
         step.handed.add((dispatch.queue, dispatch.lease))
         sim.engine.log.reserve(4096, use_spare=True)
-        was_taken = lease is not None and bool(lease.sent and lease.taken)
+        was_taken = lease is not None and bool(lease.taken)
         if lease is not None:
             lease.awaited -= {dispatch.consumer} if expected else set()
             lease.taken |= {dispatch.consumer} if expected else set()
-            if expected and lease.sent:
+            if expected:
                 lease.offsets = expected
         runs = sim.apply(step, HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
         given = [offset for first, count in runs for offset in range(first, first + count)]
@@ -388,7 +388,7 @@ class Actors:
         if consumer not in lease.silent or lease.deadline <= self.sim.model.now:
             return []
         held = queue.held(number)
-        if lease.sent and lease.taken:
+        if lease.taken:
             return lease.offsets if held or consumer in lease.awaited else []
         return [at for at in held if queue.entries[at].deadline > self.sim.model.now]
 

@@ -281,7 +281,7 @@ class Simulation:
             needed=1 if core is None else core.needed,
             pulled=dispatch.consumer.startswith("p"),
             kicks=queue.options.acknowledge is Acknowledge.NONE,
-            sent=len(offsets) if dispatch.hand_over else 0,
+            sent=len(offsets) if dispatch.hand_over and queue.options.acknowledge is not Acknowledge.WAIT else 0,
             awaited=set(consumers) if dispatch.hand_over else set(),
         )
         for offset in offsets:
@@ -321,7 +321,7 @@ class Simulation:
         for offset, message in zip(offsets, messages, strict=True):
             recovery.check_message(offset, message, self.model)
         self.tally.deliveries += len(offsets)
-        if dispatch.hand_over or (dispatch.lease is not None and self.random.random() < 0.1):
+        if dispatch.hand_over:
             self.inbox.append(dispatch)
         else:
             self.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(offsets)))

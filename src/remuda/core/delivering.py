@@ -101,14 +101,15 @@ def send(
         if again:
             redelivered = tuple(again for _, _, again in portions)
     deadline = recorder.now + queue.options.acknowledge_timeout
-    # A pull takes its messages at once; what is sent ahead to a subscriber belongs to the queue until it takes it.
-    ahead = waiter is None and not queue.waits
-    if asks or ahead:
-        needed = _needed(queue, chosen[0][0]) if asks and waiter is None else 1
+    # A pull takes its messages at once; what is sent to a subscriber belongs to the queue until it takes it.
+    subscribed = waiter is None
+    if asks or subscribed:
+        needed = _needed(queue, chosen[0][0]) if asks and subscribed else 1
         queue.grant(
             Lease(
-                token, consumers, chosen, deadline, total, _NOBODY, _NOBODY, needed, False, waiter is not None,
-                total if ahead else 0, frozenset(consumers) if ahead else _NOBODY, _NOBODY, not asks,
+                token, consumers, chosen, deadline, total, _NOBODY, _NOBODY, needed, False, not subscribed,
+                total if subscribed and not queue.waits else 0, frozenset(consumers) if subscribed else _NOBODY,
+                _NOBODY, not asks,
             )
         )  # fmt: skip
     else:
@@ -122,8 +123,8 @@ def send(
         tag = consumer.tag if consumer is not None else waiter.tag if waiter is not None else 0
         recorder.send(
             Dispatch(
-                queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
-                queue.ready.by_rank, redelivered, ahead, len(consumers) > 1, arrivals,
+                queue.name, name, tag, token if asks or subscribed else None, chosen, attempts, deadline,
+                queue.ready.by_rank, redelivered, subscribed, len(consumers) > 1, arrivals,
             )
         )  # fmt: skip
         if consumer is not None:
@@ -149,23 +150,21 @@ def _arrivals(queue: Queue, runs: list[tuple[int, int]]) -> dict[int, str]:
 def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:
     """A delivery reaches a consumer. Returns the runs it may process; those that expired before that end here."""
     recorder = registry.recorder
-    if lease.ahead and lease.taken:
+    if lease.taken:
         # Another consumer has it, and may have answered by now; this one gets what was sent to it all the same.
         queue.handed_over(lease, consumer)
         registry.after(queue)
         return lease.runs
     held = _held(queue, lease, lease.runs)
     alive = [piece for piece in held if piece.deadline > recorder.now]
-    if len(alive) < len(held) and not lease.taken:
+    if len(alive) < len(held):
         for piece in held:
             if piece.deadline <= recorder.now and piece.state is State.FETCHED:
                 end_expired(registry, queue, State.FETCHED, piece.first, piece.count, piece.priority)
         gone = sum(piece.count for piece in held) - sum(piece.count for piece in alive)
         queue.give_back(lease, lease.silent, gone)
         lease.open -= gone
-    runs = [(piece.first, piece.count) for piece in alive]
-    if lease.ahead:
-        lease.runs = runs
+    lease.runs = runs = [(piece.first, piece.count) for piece in alive]
     if runs:
         queue.handed_over(lease, consumer)
         queue.extend(lease, recorder.now + queue.options.acknowledge_timeout)  # its time begins now

@@ -332,16 +332,11 @@ class Runtime(Queries):
         if self.stalled:
             inbox.put_back(dispatch)
             raise self._refusal()
+        if not dispatch.hand_over:  # it was handed over before its consumer was interrupted, and perhaps settled
+            return dispatch if dispatch.deadline > self.clock() else None
         with self.whole():
             queue = self.engine.core.queues.get(dispatch.queue)
             lease = queue.leases.get(dispatch.lease) if queue is not None else None
-            if not dispatch.hand_over:
-                now = self.clock()
-                if queue is None or lease is None:
-                    # Others that got the same messages may have answered: this consumer gets them all the same.
-                    return dispatch if queue is not None and dispatch.shared and dispatch.deadline > now else None
-                if lease.deadline > now and not queue.options.message_timeout:
-                    return dispatch
         try:
             pending = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
         except BaseException:
@@ -355,8 +350,7 @@ class Runtime(Queries):
             self.wait(pending.ticket)
         except BaseException:
             if taken is not None:
-                # For the queue it is handed over, and perhaps settled: the next to receive it gets it as it is.
-                inbox.put_back(msgspec.structs.replace(taken, hand_over=False, shared=True))
+                inbox.put_back(msgspec.structs.replace(taken, hand_over=False))
             raise
         return taken
 

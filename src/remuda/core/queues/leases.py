@@ -160,7 +160,7 @@ class Leases:
             consumer = self.consumers.get(name)
             if consumer is None:
                 continue
-            if name in lease.awaited:
+            if lease.ahead:
                 consumer.under_way += lease.sent
             else:
                 consumer.unanswered += lease.open
@@ -180,7 +180,7 @@ class Leases:
                 continue
             if name in lease.awaited:
                 consumer.under_way += lease.sent
-            elif name in silent:
+            if name in silent:
                 consumer.unanswered += lease.open
                 consumer.credit.used += lease.open
 

@@ -79,9 +79,9 @@ class Lease(msgspec.Struct, gc=False):
     pulled: bool = False
     """Whether it was pulled: then it uses no credit, and no other delivery waits for its answer."""
     sent: int = 0
-    """Messages of it that were sent ahead."""
+    """Messages of it that were sent ahead: without waiting for answers, limited by a window instead of credit."""
     awaited: frozenset[str] = frozenset()
-    """Consumers to which it was sent ahead and which have not taken it yet: until then it belongs to the queue."""
+    """Subscribers that have not taken it yet: until one does, it belongs to the queue."""
     taken: frozenset[str] = frozenset()
     """Consumers that have taken it."""
     kicks: bool = False
@@ -91,12 +91,12 @@ class Lease(msgspec.Struct, gc=False):
 
     @property
     def ahead(self) -> bool:
-        """Whether it was sent ahead, limited by a window instead of its consumers' credit."""
+        """Whether it was sent ahead."""
         return self.sent > 0
 
     @property
     def awaits_hand_over(self) -> bool:
-        """Whether it was sent ahead and nobody has it yet."""
+        """Whether it was sent to subscribers and nobody has it yet."""
         return bool(self.awaited) and not self.taken
 
     @property

@@ -100,7 +100,7 @@ def _adopt_leases(queue: Queue, before: Queue, left: Left, now: int) -> None:
             held.setdefault(lease.token, []).append(piece)
     for token, pieces in held.items():
         again = msgspec.structs.replace(known[token], open=sum(piece.count for piece in pieces))
-        if isinstance(command, HandOver) and token == command.lease and again.ahead:
+        if isinstance(command, HandOver) and token == command.lease:
             again.taken -= {command.consumer}
             again.awaited |= {command.consumer}
         queue.take_over(again)
@@ -119,7 +119,7 @@ def _reconstructed(queue: Queue, command: Settle | HandOver, before: Iterable[in
     total = sum(count for _, count in runs)
     return Lease(
         command.lease, (consumer,), runs, now + queue.options.acknowledge_timeout, total,
-        pulled=consumer not in queue.consumers, sent=0 if settles else total,
+        pulled=consumer not in queue.consumers, sent=0 if settles or queue.waits else total,
         awaited=frozenset() if settles else frozenset({consumer}), kicks=not settles and not queue.asks,
     )  # fmt: skip
 

@@ -280,15 +280,17 @@ class Guest(Queries):
         """Nothing to do: the host's answers say so."""
 
     def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
-        if dispatch.lease is None or not self.asks(dispatch):
+        if dispatch.lease is None:
             return dispatch
         if not isinstance(dispatch, Carried):
             return self._engine_here().hand_over(dispatch, inbox)
-        if not dispatch.hand_over and dispatch.shared and dispatch.deadline > self.clock():
-            return dispatch
+        command = HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)
         try:
+            if not self.asks(dispatch):
+                self.begin(command)  # so that the host knows, and gives it the time for its answer from now on
+                return dispatch
             runs: list[tuple[int, int]]
-            runs = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
+            runs = self.submit(command).result
         except BaseException:
             inbox.put_back(dispatch)
             raise

@@ -296,7 +296,7 @@ class GuestSession:
     def must_check(self, dispatch: Dispatch) -> bool:
         """Whether a delivery may be over before the guest takes it."""
         queue = self._runtime.engine.core.queues.get(dispatch.queue)
-        return dispatch.hand_over or (queue is not None and bool(queue.options.message_timeout))
+        return queue is not None and (not queue.waits or bool(queue.options.message_timeout))
 
     def _open(self, tag: int) -> SessionInbox:
         inbox = SessionInbox(self, tag)
