@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.broker.port import Broker
-from remuda.model.errors import Conflict, ConsumersFull, InvalidOption, NotFound, QueueFull
+from remuda.model.errors import Conflict, ConsumersFull, InvalidOption, NotFound, PartlyRefused, QueueFull
 from remuda.model.message import CORRELATION, Message
 from remuda.model.queues.options import QueueOptions
 from remuda.model.queues.routing import Binding, ExchangeKind
@@ -406,9 +406,13 @@ class Routers(Conformance):
     def test_q18_refusals_are_told(self, broker: Broker, kind: str) -> None:
         broker.configure_queue("one", message_limit=1)
         broker.create_router("gate", kind, [Binding(queue="one")])
-        receipt = broker.route("gate", numbered(3))
+        receipt = broker.route("gate", numbered(3), raise_refusals=False)
         assert receipt.accepted == 1
         assert {row: type(refusal) for row, refusal in receipt.refusals.items()} == {1: QueueFull, 2: QueueFull}
+        with pytest.raises(QueueFull):
+            broker.route("gate", numbered(1))
+        with pytest.raises(PartlyRefused, match="2 of 2 messages were refused"):
+            broker.route("gate", numbered(2))
 
     def test_q18_routers_can_be_listed_and_bound_one_by_one(self, broker: Broker) -> None:
         broker.create_router("gate", "distribute", [Binding(queue="one")])

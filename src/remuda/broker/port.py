@@ -126,9 +126,16 @@ class Broker(Verbs):
             checks.report_refusals(receipt)
         return receipt
 
-    def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        """Publish copies through a router. The receipt lists what was refused and what no binding took."""
-        return self._publish(checks.route(router, messages, timeout), None, timeout)
+    def route(
+        self, router: str, messages: Publishable, *, timeout: Duration | None = None, raise_refusals: bool = True
+    ) -> Receipt:
+        """Publish copies through a router. The receipt lists what no binding took and, with `raise_refusals=False`, what
+        was refused."""
+        read_flag("raise_refusals", raise_refusals)
+        receipt = self._publish(checks.route(router, messages, timeout), None, timeout)
+        if receipt.refusals and raise_refusals:
+            checks.report_refusals(receipt)
+        return receipt
 
     def subscribe(
         self,
@@ -258,8 +265,14 @@ class AsyncBroker(AsyncVerbs):
             checks.report_refusals(receipt)
         return receipt
 
-    async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        return await self._publish(checks.route(router, messages, timeout), None, timeout)
+    async def route(
+        self, router: str, messages: Publishable, *, timeout: Duration | None = None, raise_refusals: bool = True
+    ) -> Receipt:
+        read_flag("raise_refusals", raise_refusals)
+        receipt = await self._publish(checks.route(router, messages, timeout), None, timeout)
+        if receipt.refusals and raise_refusals:
+            checks.report_refusals(receipt)
+        return receipt
 
     async def subscribe(
         self,

@@ -558,7 +558,7 @@ class ClientSession:
             receipt = await broker.publish(messages, unbound=UNROUTED, raise_refusals=False)
         else:
             try:
-                receipt = await broker.route(full, messages)
+                receipt = await broker.route(full, messages, raise_refusals=False)
             except NotFound:
                 self.server.topology.exchanges.pop(full, None)
                 raise no_exchange(exchange, self.vhost.name) from None

@@ -234,7 +234,8 @@ class BrokerTarget:
             return (await broker.publish(messages, queue=queue, raise_refusals=False)).refusals
         if place.exchange == TOPICS:
             return (await broker.publish(messages, unbound=UNROUTED, raise_refusals=False)).refusals
-        return (await broker.route(self._reached.name("exchange", place.exchange or ""), messages)).refusals
+        exchange = self._reached.name("exchange", place.exchange or "")
+        return (await broker.route(exchange, messages, raise_refusals=False)).refusals
 
     async def close(self) -> None:
         self._broker = None

@@ -116,7 +116,7 @@ class DeadLetters:
             return
         batch = self._inbound.batch(exchange, publications, time.time_ns() // 1000)
         try:
-            await self._server.broker.route(vhost.exchange(exchange), batch)
+            await self._server.broker.route(vhost.exchange(exchange), batch, raise_refusals=False)
         except (NotFound, Failure):  # a name that no exchange can have is one that does not exist
             _log.debug("dead letters of queue %s are dropped: there is no exchange %s", full, exchange)
 
