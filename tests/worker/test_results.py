@@ -160,7 +160,9 @@ def test_acknowledged_only_after_the_results_are_confirmed(quorum: Stage, rabbit
 
 
 @pytest.mark.parametrize("results", [1, 3])
-def test_a_refused_result_returns_the_input_exactly_once(stage: Stage, results: int) -> None:
+def test_a_refused_result_returns_the_input_exactly_once(
+    stage: Stage, results: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """W2: the results go to a queue that does not exist, then to one that does."""
     calls = []
 
@@ -177,6 +179,7 @@ def test_a_refused_result_returns_the_input_exactly_once(stage: Stage, results: 
         assert worker.counts.outcomes["returned"] == 1
         assert calls == [0, 1]
     assert stage.count(stage.input) == 0
+    assert "what was sent to queue there is no such queue was not accepted (312 NO_ROUTE)" in caplog.text
 
 
 def test_a_queue_that_takes_no_more(classic: Stage) -> None:

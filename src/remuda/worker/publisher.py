@@ -117,8 +117,11 @@ class ResultPublisher(threading.Thread):
             if not failed or failed.isdisjoint(places):
                 self._done(shipment)
             elif not refused.isdisjoint(places):
-                why = next((receipt.returned[p] for p in places if p in receipt.returned), "refused by the broker")
-                _LOG.warning("a result was not accepted (%s); its input goes back to the queue", why)
+                lost = min(refused.intersection(places))
+                _LOG.warning(
+                    "what was sent to queue %s was not accepted (%s); its input goes back to the queue",
+                    receipt.messages[lost].routing_key, receipt.returned.get(lost, "refused by the broker"),
+                )  # fmt: skip
                 self._refused(shipment.input)
             elif isinstance(receipt.error, ChannelClosed):
                 # One of them made the broker close the channel. Each is sent by itself, to find out which.
