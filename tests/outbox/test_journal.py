@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from remuda.model.errors import StorageError
 from remuda.model.messages import Messages
 from remuda.outbox import Outbox, Status
 from remuda.outbox.database.connections import connect
+from remuda.outbox.fallback import SLOW
 from remuda.outbox.journal import Journal
 from tests.outbox.kit import App, app, eventually
 from tests.outbox.test_relay import Stubborn
@@ -134,6 +137,38 @@ def test_refusals_are_the_callers(tmp_path: Path) -> None:
     kept = Journal(str(tmp_path / "j"))
     assert len(kept) == 0
     kept.close()
+
+
+def test_an_attempt_under_way_when_the_bus_is_closed_lets_the_journal_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "j")
+    reached, goes_on = threading.Event(), threading.Event()
+    attempts = itertools.count(1)
+
+    def slowly(*given: Any) -> Any:
+        match next(attempts):
+            case 1:  # the publish itself
+                time.sleep(2 * SLOW)
+                raise Away("no route to the database")
+            case 3:  # after it was reached again
+                reached.set()
+                goes_on.wait(60)
+        return connect(*given)
+
+    with app(f"sqlite:///{tmp_path}/app.db", journal=path) as made:
+        broker = Stubborn(made.bus)
+        broker.failing = StorageError("the broker is away")
+        monkeypatch.setattr("remuda.outbox.outbox.connect", slowly)
+        made.bus.publish("order", 1)
+        assert reached.wait(60)
+        (attempt,) = [one for one in threading.enumerate() if one.name == "remuda-journal"]
+        made.bus.close()
+        goes_on.set()
+        attempt.join(60)
+        kept = Journal(path)
+        assert len(kept) == 0
+        kept.close()
 
 
 class Hanging:

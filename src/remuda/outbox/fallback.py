@@ -210,6 +210,13 @@ class SafetyNet:
                 self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._go_on()
+        finally:
+            if self._stopping.is_set() and self._journal is not None:
+                self._journal.close()  # an attempt under way when the bus was closed may have opened it again
+
+    def _go_on(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.wait(pause):
             pause = min(2 * pause, _LONGEST_PAUSE)
