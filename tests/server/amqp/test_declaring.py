@@ -247,6 +247,47 @@ def test_auto_delete_exchanges_of_an_earlier_server_go_too(server: RunningServer
         assert exchange not in server.broker.routers()
 
 
+def test_auto_delete_exchanges_cost_others_nothing(
+    server: RunningServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4: a hundred of them, and still a channel with a consumer ends with a look or two at all exchanges."""
+    channel, queue = client.channel, fresh()
+    channel.queue_declare(queue)
+    names = [fresh("x") for _ in range(100)]
+    for name in names:
+        channel.exchange_declare(name, "fanout", auto_delete=True)
+        channel.queue_bind(queue, name)
+    looks, look = 0, server.server.broker.routers
+
+    async def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return await look()
+
+    monkeypatch.setattr(server.server.broker, "routers", counted)
+    other = client.open(confirms=False)
+    other.queue_declare(own := fresh(), auto_delete=True)
+    other.basic_consume(own, lambda *found: None)
+    other.close()
+    assert looks < 50  # two, and one each second besides
+    channel.queue_unbind(queue, names[0])
+    channel.queue_delete(queue)
+    assert not set(names) & set(server.run(look()))
+
+
+def test_an_auto_delete_exchange_takes_those_along_that_only_led_to_it(client: Client) -> None:
+    """S1."""
+    first, last, queue = fresh("x"), fresh("x"), fresh()
+    client.channel.queue_declare(queue)
+    for name in (first, last):
+        client.channel.exchange_declare(name, "fanout", auto_delete=True)
+    client.channel.exchange_bind(last, first)
+    client.channel.queue_bind(queue, last)
+    client.channel.queue_delete(queue)
+    assert client.refused(lambda ch: ch.exchange_declare(last, passive=True))[0] == 404
+    assert client.refused(lambda ch: ch.exchange_declare(first, passive=True))[0] == 404
+
+
 def test_nothing_without_a_name_can_be_looked_up(client: Client) -> None:
     """S2: aiormq's own tests ask for the default exchange."""
     assert client.refused(lambda ch: ch.exchange_declare("", passive=True)) == (

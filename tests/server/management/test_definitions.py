@@ -35,7 +35,7 @@ DEFINITIONS: dict[str, Any] = {
     "policies": [
         {
             "vhost": "shop", "name": "ttl", "pattern": "^orders", "apply-to": "queues",
-            "definition": {"message-ttl": 60000, "ha-mode": "all"}, "priority": 3,
+            "definition": {"message-ttl": 60000, "ha-mode": "all", "federation-upstream-set": "all"}, "priority": 3,
         },
         {
             "vhost": "shop", "name": "odd", "pattern": "x", "apply-to": "queues", "definition": {"own": 1},
@@ -73,7 +73,8 @@ DEFINITIONS: dict[str, Any] = {
 """In the shape in which RabbitMQ 3.10 writes it."""
 MISSED = (
     "tag 'vip' of user 'tom'", "user 'old'", "exchange 'odd'", "binding 'ev'", "policy 'odd'",
-    "ha-mode of policy 'ttl'", "parameter 'far'", "parameter 'up'", "topic permission of 'tom'",
+    "ha-mode of policy 'ttl'", "federation-upstream-set of policy 'ttl'",
+    "parameter 'far'", "parameter 'up'", "topic permission of 'tom'",
 )  # fmt: skip
 
 

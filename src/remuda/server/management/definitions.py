@@ -16,7 +16,7 @@ import msgspec
 from remuda.amqp.codec.methods import ExchangeDeclare, QueueDeclare
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.server.amqp.amqp_server import AmqpServer
-from remuda.server.amqp.declarations.policies import WITHOUT_EFFECT, Policy, read_policy
+from remuda.server.amqp.declarations.policies import SETTINGS, WITHOUT_EFFECT, Policy, read_policy
 from remuda.server.amqp.local_session import LocalSession
 from remuda.server.management.calls import Refusal, granted, tags_of
 from remuda.server.management.changes import bind, flag_of, password_of, table_of, text_of
@@ -227,6 +227,13 @@ class Import:
 
         async def take(one: dict[str, Any]) -> None:
             known = self._server.topology.policies.get(one["vhost"], {})
+            definition = one.get("definition")
+            if isinstance(definition, dict) and (
+                kept := {name: definition[name] for name in SETTINGS & set(definition)}
+            ):
+                for setting in sorted(set(definition) - set(kept)):
+                    self._missed(f"{setting} of policy {one.get('name')!r}", "does not exist here")
+                one = {**one, "definition": kept}
             policy = read_policy(text_of(one, "name"), one)
             found.setdefault(one["vhost"], dict(known))[policy.name] = policy
             for setting in sorted(WITHOUT_EFFECT & set(policy.definition)):

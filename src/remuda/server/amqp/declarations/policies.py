@@ -21,16 +21,17 @@ from remuda.server.amqp.declarations.queues import QueueDeclaration
 _LOWER: Final = frozenset(
     {"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit", "consumer-timeout"}
 )
-_OF_QUEUES: Final = _LOWER | {"overflow", "dead-letter-exchange", "dead-letter-routing-key"}
+_OF_QUEUES: Final = _LOWER | {"overflow", "dead-letter-exchange", "dead-letter-routing-key", "max-age"}
 _ALTERNATE: Final = "alternate-exchange"
 WITHOUT_EFFECT: Final = frozenset(
     {
         "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown", "ha-promote-on-failure",
         "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "max-in-memory-length",
-        "max-in-memory-bytes", "dead-letter-strategy", "target-group-size",
+        "max-in-memory-bytes", "dead-letter-strategy", "target-group-size", "stream-max-segment-size-bytes",
     }
 )  # fmt: skip
 """Settings of a cluster, or of how RabbitMQ stores: accepted, and without a meaning here."""
+SETTINGS: Final = _OF_QUEUES | WITHOUT_EFFECT | {_ALTERNATE}
 APPLY_TO: Final = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
 
 
@@ -63,7 +64,7 @@ def read_policy(name: str, given: Mapping[str, Any]) -> Policy:
         raise InvalidOption(f"priority must be a whole number, not {shown(priority)}")
     if apply_to not in APPLY_TO:
         raise InvalidOption(f"apply-to must be one of {', '.join(APPLY_TO)}; not {shown(apply_to)}")
-    unknown = sorted(set(definition) - _OF_QUEUES - WITHOUT_EFFECT - {_ALTERNATE})
+    unknown = sorted(set(definition) - SETTINGS)
     if unknown:
         raise InvalidOption(f"not recognised as policy settings: {', '.join(map(shown, unknown))}")
     for setting, value in definition.items():

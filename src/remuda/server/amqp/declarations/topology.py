@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +48,8 @@ _queue_decoder = msgspec.msgpack.Decoder(QueueDeclaration)
 _policies_decoder = msgspec.msgpack.Decoder(list[Policy])
 _exchange_decoder = msgspec.msgpack.Decoder(ExchangeDeclaration)
 
+_Routers = Mapping[str, tuple[ExchangeKind, tuple[Binding, ...]]]
+
 
 class Topology:
     """What clients declared. Exchanges and declarations are cached; whether a queue exists is asked of the broker."""
@@ -61,6 +63,8 @@ class Topology:
         """By vhost and name."""
         self.queues: dict[str, QueueDeclaration] = {}
         """By the broker's name; without queues of a bus that no client declared."""
+        self._merged: dict[str, tuple[QueueDeclaration, QueueDeclaration]] = {}
+        """By queue, its declaration, and the same with what its policy adds."""
         self._fading: set[str] = set()
         """Auto-delete exchanges that have had a binding: they are deleted with the last one."""
         self._undeclared: set[str] = set()
@@ -128,14 +132,17 @@ class Topology:
             if declaration.auto_delete and any(binding.exchange != name for binding in bindings):
                 self._fading.add(name)
         self.exchanges, self.queues, self.policies = exchanges, queues, policies
+        self._merged.clear()
 
     # Exchanges
 
     async def exchange(self, full: str) -> ExchangeDeclaration | None:
-        if full not in self.exchanges:
-            await self.refresh()
-        elif full in self._fading and not await self.is_used(full):
-            await self.delete_exchange(full)  # the queues that were bound to it are gone
+        if full in self._fading:
+            routers = await self.broker.routers()
+            if not _is_bound(full, routers):
+                await self.delete_exchange(full, routers)  # the queues that were bound to it are gone
+        elif full not in self.exchanges and full in await self.broker.routers():
+            await self.refresh()  # another server declared it
         return self.exchanges.get(full)
 
     async def create_exchange(self, vhost: VHost, full: str, declaration: ExchangeDeclaration) -> None:
@@ -150,24 +157,20 @@ class Topology:
         await self.broker.create_router(full, declaration.kind, own)
         self.exchanges[full] = declaration
 
-    async def delete_exchange(self, full: str) -> None:
+    async def delete_exchange(self, full: str, routers: _Routers | None = None) -> None:
         self.exchanges.pop(full, None)
         self._fading.discard(full)
-        routers = await self.broker.routers()
-        if full in routers:
+        routers = await self.broker.routers() if routers is None else routers
+        with contextlib.suppress(NotFound):
             await self.broker.remove_router(full)
         for source, (_, bindings) in routers.items():
             for binding in bindings:
                 if source != full and binding.exchange == full:
-                    await self.unbind(source, binding)
-
-    async def bindings(self, full: str) -> list[Binding]:
-        """An exchange's bindings, without the one that describes it."""
-        _, bindings = (await self.broker.routers()).get(full, (None, ()))
-        return [binding for binding in bindings if binding.exchange != full or not _OWN & set(binding.arguments)]
+                    with contextlib.suppress(NotFound):
+                        await self.broker.unbind(source, binding)
 
     async def is_used(self, full: str) -> bool:
-        return any(binding.exchange != full for binding in await self.bindings(full))
+        return _is_bound(full, await self.broker.routers())
 
     async def bind(self, full: str, binding: Binding) -> None:
         await self.broker.bind(full, binding)
@@ -182,10 +185,14 @@ class Topology:
         await self.drop_unused()
 
     async def drop_unused(self) -> None:
-        """Delete auto-delete exchanges that have lost their last binding."""
-        for full in list(self._fading):
-            if not await self.is_used(full):
-                await self.delete_exchange(full)
+        """Delete auto-delete exchanges that have lost their last binding, and then those that only led to them."""
+        while self._fading:
+            routers = await self.broker.routers()
+            unused = [full for full in self._fading if not _is_bound(full, routers)]
+            if not unused:
+                return
+            for full in unused:
+                await self.delete_exchange(full, routers)
 
     # Queues
 
@@ -213,7 +220,13 @@ class Topology:
     def merged(self, full: str) -> QueueDeclaration | None:
         """The same of what is known already."""
         declaration = self.queues.get(full)
-        return None if declaration is None else with_policy(declaration, self.policy_of_queue(full, declaration))
+        if declaration is None:
+            return None
+        known = self._merged.get(full)
+        if known is None or known[0] is not declaration:
+            known = declaration, with_policy(declaration, self.policy_of_queue(full, declaration))
+            self._merged[full] = known
+        return known[1]
 
     def policy_of_queue(self, full: str, declaration: QueueDeclaration) -> Policy | None:
         policies = self.policies.get(vhost_name(full))
@@ -294,6 +307,7 @@ class Topology:
 
     async def delete_queue(self, full: str) -> None:
         self.queues.pop(full, None)
+        self._merged.pop(full, None)
         for name in (full, dead_letters_of(full)):
             await self._remove_queue(name)
         await self.drop_unused()
@@ -326,6 +340,11 @@ class Topology:
         for full, exchange in list(self.exchanges.items()):
             if not exchange.durable and split_name(full)[1] != DEFAULT_EXCHANGE and not await self.is_used(full):
                 await self.delete_exchange(full)
+
+
+def _is_bound(full: str, routers: _Routers) -> bool:
+    """Whether an exchange has bindings, beside the one that describes it."""
+    return any(binding.exchange != full for binding in routers.get(full, (None, ()))[1])
 
 
 def _read_policies(exchange: str, binding: Binding) -> dict[str, Policy]:
