@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from remuda.bus.bus import Bus
+from remuda.cli import main
 from remuda.history.history import History
 from remuda.history.times import bucket_of, percentiles
 from remuda.log.eventlog import open_event_log
@@ -199,6 +200,44 @@ def test_u4_all_queues_that_are_listed_are_acted_on_at_once(watched: Watched) ->
             assert site.client.post("/api/v1/queues/*/reprocess").json() == {"count": 1}
             assert site.client.post("/api/v1/queues/team-*/resume").json()["summary"]["status"] == "running"
             assert site.client.post("/api/v1/queues/nope*/resume").status_code == 404
+
+
+def test_u4_what_was_forgotten_is_sent_again(
+    watched: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """U4 B15: from the queue's page, over HTTP and at the command line, from the log; not what others forgot before."""
+    with Bus(tmp_path / "data") as bus:
+        bus.broker.create_queue("q", type="pull", patterns=["q"])
+        for round_ in ([1], [2, 3, 4]):
+            for number in round_:
+                bus.publish("q", number, key="k", headers={"a": "b"}, id=f"m-{number}")
+                bus.publish("elsewhere", 0)  # so that those forgotten do not lie side by side
+                delivery = bus.broker.pull("q")
+                assert delivery is not None
+                delivery.dead(reason="broken")
+            bus.broker.forget("q", who="ann")
+        with serving(bus) as site:
+            page = watched.page
+            page.on("dialog", accepting([]))
+            page.goto(f"{site.address}/queues/q")
+            page.get_by_role("button", name="Send again: 3 dead letters forgotten").click()
+            expect(page.get_by_role("status")).to_contain_text("3 forgotten messages sent again.")
+            sent = bus.broker.pull("q", 10)
+            assert sent is not None
+            assert [message.body for message in sent.messages] == [b"2", b"3", b"4"]
+            first = sent.messages[0]
+            assert (first.key, first.headers["a"], first.headers["cap-corr-id"]) == ("k", "b", "m-2")
+            assert first.id != "m-2"
+            sent.ack()
+            changes = site.client.get("/api/v1/queues/q/changes").json()["changes"]
+            assert [one["what"] for one in changes] == ["3 dead letters forgotten", "dead letter forgotten"]
+            answer = site.client.post("/api/v1/queues/q/send-again", json={"time": changes[1]["time"]})
+            assert answer.json() == {"sent": 1, "gone": 0}
+            assert site.client.post("/api/v1/queues/q/send-again", json={"time": 1}).status_code == 404
+            assert site.client.post("/api/v1/queues/nope/send-again").status_code == 404
+    with pytest.raises(SystemExit):
+        main(["send-again", str(tmp_path / "data"), "q"])
+    assert capsys.readouterr().out == "3 forgotten messages sent again to q\n"
 
 
 def test_u4_history_over_http_and_on_its_page(failing: Site, watched: Watched) -> None:

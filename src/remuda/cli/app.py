@@ -73,6 +73,7 @@ app.command("messages")(messages.messages)
 app.command("message")(messages.message)
 for verb in VERBS.values():
     app.command(verb.name.replace("_", "-"))(operations.command_of(verb))
+app.command("send-again")(operations.send_again)
 app.command("flow")(flow.flow)
 app.command("workflows")(workflows.workflows)
 app.command("cancel")(operations.cancel)

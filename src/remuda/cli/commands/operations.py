@@ -60,6 +60,21 @@ def cancel(
         raise typer.Exit(1)
 
 
+def send_again(
+    directory: Directory,
+    queue: Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)],
+    who: Who = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send again the dead letters that were forgotten last in a queue, as new messages, as far as the log has them."""
+    from remuda.bus import forgotten
+    from remuda.cli import output
+
+    with open_bus(directory) as bus:
+        found = forgotten.send_again(bus.broker, queue, None, who or login_name())
+    output.done(f"{found.words} to {queue}", as_json, queue=queue, sent=found.sent, gone=found.gone)
+
+
 def command_of(verb: Verb) -> Callable[..., None]:
     """The command of a verb: its parameters are the verb's, a choice of messages is one option for each filter."""
 

@@ -17,6 +17,7 @@ from remuda.broker.delivery import AsyncDelivery
 from remuda.broker.port import AsyncBroker, Broker
 from remuda.bus.broker_api import EmbeddedBroker
 from remuda.bus.bus import Bus
+from remuda.bus.forgotten import SentAgain, send_again, together
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing import tracking
 from remuda.bus.publishing.checks import check_headers, check_target
@@ -179,8 +180,13 @@ class MessagingService:
     def changes(self, queue: str, limit: int) -> list[Change]:
         """What operators did to a queue, the newest first."""
         with self.broker.log() as reader:
-            found = reader.changes(queue)[-limit:]
+            found = list(together(reader.changes(queue)))[-limit:]
         return [Change(one.time, one.action, change_words(one), one.who or "") for one in reversed(found)]
+
+    def send_again(self, queue: str, time: int | None, who: str) -> SentAgain:
+        """Publish again what was forgotten in a queue, at a time or last."""
+        _audit.info("%s sends again what was forgotten in %s", who, queue)
+        return self.broker.ask(lambda broker: send_again(broker, queue, time, who))
 
     def history(self, queue: str) -> list[Sample]:
         return self.broker.rates.history(queue)

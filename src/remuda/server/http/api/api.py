@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from remuda.bus.forgotten import SentAgain
 from remuda.index.language import read_states as asked_states
 from remuda.index.query import Query
 from remuda.model.errors import InvalidOption
@@ -126,6 +127,10 @@ class Api:
 
     async def remove(self, call: Call) -> None:
         await call.run(call.service.remove_queue, call.path("name"), call.user.name)
+
+    async def send_again(self, call: Call) -> SentAgain:
+        asked = await call.decoded(api_types.SendAgainRequest)
+        return await call.run(call.service.send_again, call.path("name"), asked.time, call.user.name)
 
     def verb(self, verb: Verb, request: Any) -> ApiHandler:
         """The handler of a verb."""

@@ -103,6 +103,11 @@ class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """For `nack`: whether the attempt counts."""
 
 
+class SendAgainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    time: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None = None
+    """When it was forgotten, as the queue's changes tell; what was forgotten last if left out."""
+
+
 class Settled(msgspec.Struct, frozen=True, rename="camel"):
     """How many messages were affected; 0 if an answer came too late or twice."""
 

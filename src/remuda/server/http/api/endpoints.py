@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from remuda.bus.forgotten import SentAgain
 from remuda.index.language import STATE_NAMES
 from remuda.model.operations.verbs import VERBS, Verb
 from remuda.model.state import State
@@ -134,6 +135,18 @@ def endpoints(api: Api) -> list[Operation]:
             optional=True,
         ),
         *(_verb(api, verb, queue) for verb in VERBS.values()),
+        Operation(
+            "POST",
+            f"{queue}/send-again",
+            api.send_again,
+            "Publish again, under new ids, the dead letters that were forgotten last, or at a time",
+            SentAgain,
+            200,
+            api_types.SendAgainRequest,
+            role=operator,
+            problems=(404, 409, 413),
+            optional=True,
+        ),
         Operation("GET", queue, api.queue, "One queue", api_types.QueueAnswer, problems=(404,)),
         Operation(
             "PUT",

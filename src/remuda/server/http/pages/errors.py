@@ -170,8 +170,8 @@ class ErrorPages(PageSet):
         count = await in_thread(act, self._service, key, action, request.state.user.name)
         said = {
             "reprocess": f"{counted(count, 'message')} sent back to their queues.",
-            "forget": f"{counted(count, 'dead letter')} forgotten. They are still in the log: each message's "
-            "page can send it again.",
+            "forget": f"{counted(count, 'dead letter')} forgotten. Their queues' pages can send them again, "
+            "as long as the log has them.",
             "mute": "Muted: it is listed below the others.",
             "unmute": "It is listed with the others again.",
         }

@@ -286,12 +286,17 @@ class Pages(PageSet):
         if action == "configure":
             await in_thread(service.configure, name, _changes(form), who)
             return self.say(request, "The options were changed.", back)
+        if action == "send_again":
+            again = await in_thread(service.send_again, name, _whole(form.get("time"), 0), who)
+            return self.say(request, f"{again.words}.", back)
         verb = VERBS.get(action)
         if verb is None:
             raise Problem(400, "Unknown action", f"there is no action {action[:40]!r}; nothing was done")
         if verb.name == "clear" and form.get("confirm") != name:
             raise Problem(400, "Not confirmed", f"type {name!r} to confirm; nothing was cleared")
         said = await self._operate(verb, [name], who, await self._values(verb, name, form))
+        if verb.name == "forget":
+            said += " The queue's page can send them again, as long as the log has them."
         return self.say(request, said, form.get("back") or back)
 
     async def act_on_listed(self, request: Request) -> Response:
