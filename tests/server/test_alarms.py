@@ -17,6 +17,7 @@ from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
 from remuda.model.values.durations import MINUTE
 from remuda.server.alerts.rules import Watch, read_rules
+from remuda.server.http.service import MessagingService
 from remuda.server.http.service_values import QueueSummary
 from tests.cli.kit import runner, start, wait_for
 from tests.server.site import serving, until
@@ -99,6 +100,24 @@ def test_u4_alarms_on_the_page_and_over_http(tmp_path: Path, watched: Watched) -
             expect(page.get_by_text(hostile)).to_be_visible()
             bus.broker.clear("orders")
             expect(page.get_by_role("heading", name="No alarm")).to_be_visible()
+            bus.publish("order.x", 4)
+            (tmp_path / "alerts.txt").write_text("orders: waiting > many\n")
+            expect(page.get_by_text("'many' is not a whole number")).to_be_visible()
+            (tmp_path / "alerts.txt").write_text("orders: waiting > 0\n")
+            expect(page.get_by_role("region", name="Alarms")).to_contain_text("1 message waits")
+            (tmp_path / "alerts.txt").unlink()
+            expect(page.get_by_role("heading", name="No rules")).to_be_visible()
+
+
+def test_u4_rules_are_watched_from_the_start_of_the_server(tmp_path: Path) -> None:
+    """U4: not from the first look at a page, or what must last would begin then."""
+    with Bus(tmp_path) as bus:
+        bus.broker.create_queue("orders", type="pull", patterns=["order.#"])
+        bus.publish("order.x", 1)
+        (tmp_path / "alerts.txt").write_text("orders: waiting > 0\n")
+        service = MessagingService(bus)
+        with serving(bus, service=service):
+            until(lambda: service.watch.alarms, "the alarm")
 
 
 class Mailbox(socketserver.StreamRequestHandler):
@@ -160,7 +179,7 @@ def test_u4_watch_tells_a_webhook_and_by_mail_what_begins_and_ends(tmp_path: Pat
         )  # fmt: skip
         try:
             said = wait_for(process, "not told yet")
-            assert "ALARM orders: 1 messages wait" in said
+            assert "ALARM orders: 1 message waits" in said
             until(lambda: posted and mails, "the telling")
             bus.broker.clear("orders")
             until(lambda: len(posted) == 2 and len(mails) == 2, "the end")

@@ -226,7 +226,7 @@ def test_the_charts_of_an_idle_queue_span_all_the_time_it_was_watched() -> None:
     idle = [Sample(time, 5, 0, 2, 9, 4, 2) for time in (100.0, 500.0)]
     drawn = depth_points(idle)
     assert drawn["times"] == [100.0, 500.0]
-    assert drawn["depth"] == {"waiting": [5, 5], "in flight": [0, 0], "dead": [2, 2]}
+    assert drawn["depth"] == {"waiting": [5, 5], "in flight": [0, 0], "delayed": [0, 0], "dead letters": [2, 2]}
     assert drawn["rates"] == {"published": [0, 0], "done": [0, 0], "failed": [0, 0]}
     assert depth_points([*idle, Sample(502.0, 6, 0, 2, 10, 4, 2)])["rates"]["published"] == [0, 0, 0.5]
     assert depth_points(idle[:1])["rates"]["done"] == [0]

@@ -10,8 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from remuda import Bus
 from tests.server.amqp.kit import Client, fresh
 from tests.server.management.kit import managed
+from tests.server.site import serving
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = json.loads((ROOT / "docker/grafana/dashboards/remuda.json").read_text())
@@ -88,6 +90,31 @@ def test_s7_what_clients_do_is_counted_and_stays_counted() -> None:
         assert told("redelivered") >= 1
         assert told("delivered") == told("delivered_consume_manual_ack") + 2
         assert site.get("overview")["message_stats"]["confirm"] == 5
+
+
+def test_u4_rules_and_dashboard_ask_for_what_a_page_tells_prometheus() -> None:
+    """U4: by names and labels, with a message in each state that they ask for."""
+    board = json.loads((ROOT / "docker/grafana/dashboards/remuda-queues.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    rules = re.findall(r"^ +expr: (.*)$", (ROOT / "docker/prometheus-rules.yml").read_text(), re.MULTILINE)
+    assert (len(asked), len(rules)) == (7, 6)
+    with Bus() as bus:
+        bus.broker.create_queue("q", type="pull", patterns=["q"])
+        for _ in range(3):
+            bus.publish("q", 1)
+        for outcome in ("ack", "dead"):
+            delivery = bus.broker.pull("q")
+            assert delivery is not None
+            getattr(delivery, outcome)()
+        with serving(bus) as site:
+            told = site.client.get("/metrics").text
+        for query in (*asked, *rules):
+            for name, labels in re.findall(r"(remuda_[a-z_]+)(?:{([^}]*)})?", query):
+                states = [word for word in re.findall(r'state=~?"([^"]+)"', labels) for word in word.split("|")]
+                for state in states or [""]:
+                    wanted = rf'^{name}\{{queue="q",state="{state}"\}} ' if state else rf"^(# TYPE )?{name}\b"
+                    assert re.search(wanted, told, re.MULTILINE), (name, state)
+    assert float(re.findall(r'remuda_queue_oldest_seconds{queue="q"} (\S+)', told)[0]) > 0
 
 
 def test_s7_the_files_of_the_composition_are_there_and_agree() -> None:

@@ -8,6 +8,7 @@ billing: dead letters > 5 in 10m
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,10 @@ import msgspec
 from remuda.bus.verbs import like
 from remuda.model.errors import InvalidOption
 from remuda.model.values.durations import HOUR, micros, text
+from remuda.model.values.texts import counted
 from remuda.server.http.service_values import QueueSummary
 
+_log = logging.getLogger("remuda.server")
 FILE: Final = "alerts.txt"
 """Where the rules of a directory are unless another file is named."""
 _RULE: Final = re.compile(
@@ -58,10 +61,14 @@ class Rule(msgspec.Struct, frozen=True):
             age = now - queue.oldest if queue.oldest is not None else 0
             return f"the oldest message waits for {text(age // 1_000_000 * 1_000_000)}" if age > self.bound else None
         if self.what == "waiting":
-            return f"{queue.waiting:,} messages wait" if queue.waiting > self.bound else None
+            return (
+                f"{counted(queue.waiting, 'message')} wait{'s' * (queue.waiting == 1)}"
+                if queue.waiting > self.bound
+                else None
+            )
         count = dead.get(queue.name, 0) if self.window else queue.parked
         within = f" in {text(self.window)}" if self.window else ""
-        return f"{count:,} dead letters{within}" if count > self.bound else None
+        return f"{counted(count, 'dead letter')}{within}" if count > self.bound else None
 
 
 class Alarm(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,14 +88,36 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """Judges queues by rules, again and again."""
+    """Judges queues by rules, again and again. Rules of a file are read again when it changes."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule] = (), file: Path | None = None) -> None:
         self.rules = tuple(rules)
+        self.trouble: str | None = None
+        """Why the file's rules are not followed, but those that were read before."""
+        self._file = file
+        self._version: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._broken: dict[tuple[str, str], int] = {}
         """Since when a queue breaks a rule, by queue and rule."""
         self.alarms: tuple[Alarm, ...] = ()
+
+    def has_work(self) -> bool:
+        """Read the file again if it has changed; tells whether there is anything to judge, or an alarm to end."""
+        if self._file is not None:
+            try:
+                found = self._file.stat()
+                version = (found.st_mtime_ns, found.st_size)
+            except OSError:
+                version = None
+            if version != self._version:
+                self._version = version
+                try:
+                    self.rules = () if version is None else tuple(rules_of(self._file))
+                    self.trouble = None
+                except InvalidOption as error:
+                    self.trouble = str(error)
+                    _log.warning("the rules of alarms are not followed: %s", error)
+        return bool(self.rules or self.alarms)
 
     def judge(self, queues: Iterable[QueueSummary], dead_since: DeadSince, now: int) -> list[Change]:
         """Look at the queues; returns what began and what ended since the last look."""

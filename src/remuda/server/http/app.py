@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -111,7 +112,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        beginning = asyncio.create_task(in_thread(service.begin))  # nobody waits for a broker that is away
         yield
+        await asyncio.gather(beginning, return_exceptions=True)
         await in_thread(service.close)
 
     app: ASGIApp = Starlette(

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from remuda.model.errors import RemudaError
 from remuda.model.operations.results import QueueInfo
 from remuda.model.queues.flow_info import FlowInfo
+from remuda.model.values.durations import SECOND
 from remuda.server.http.service import MessagingService
 
 _TOP: Final = 10
@@ -32,7 +33,8 @@ def _lines(service: MessagingService) -> Iterator[str]:
     named = [(_escaped(info.name), info) for info in infos]
     yield from _family("remuda_up", "gauge", "Whether the broker answers", ["remuda_up 1.0\n"])
     yield from _family("remuda_queue_messages", "gauge", "Messages in a queue", _messages(named))
-    yield from _family("remuda_queue_consumers", "gauge", "Consumers of a queue", _consumers(named))
+    yield from _family("remuda_queue_consumers", "gauge", "Consumers of a queue", _consumers(service, named))
+    yield from _family("remuda_queue_oldest_seconds", "gauge", "Age of the oldest waiting", _oldest(service, named))
     yield from _family("remuda_queue_entered_total", "counter", "Messages that ever entered a state", _entered(named))
     flows = list(_flows(service, named))
     if flows:
@@ -58,9 +60,18 @@ def _messages(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
             yield f'remuda_queue_messages{{queue="{name}",state="{place}"}} {number}.0\n'
 
 
-def _consumers(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
+def _consumers(service: MessagingService, named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
     for name, info in named:
-        yield f'remuda_queue_consumers{{queue="{name}"}} {len(info.consumers)}.0\n'
+        yield f'remuda_queue_consumers{{queue="{name}"}} {service.broker.consumers(info)}.0\n'
+
+
+def _oldest(service: MessagingService, named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
+    now = service.bus.now()
+    for name, info in named:
+        published = service.broker.oldest(info)
+        if published is not None or not info.waiting:
+            age = 0.0 if published is None else max(now - published, 0) / SECOND
+            yield f'remuda_queue_oldest_seconds{{queue="{name}"}} {age}\n'
 
 
 def _flows(service: MessagingService, named: Iterable[tuple[str, QueueInfo]]) -> Iterator[tuple[str, FlowInfo]]:

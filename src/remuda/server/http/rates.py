@@ -27,6 +27,7 @@ class Sample(NamedTuple):
     published: int
     done: int
     failed: int
+    delayed: int = 0
 
 
 class Rates:
@@ -82,7 +83,8 @@ def _sample(info: QueueInfo, now: float) -> Sample:
     retried = counts.get(State.RETRY, 0)
     return Sample(
         time=now,
-        waiting=info.waiting + info.delayed,
+        waiting=info.waiting,
+        delayed=info.delayed,
         in_flight=info.in_flight,
         parked=info.dead + info.invalid + info.not_interested,
         published=counts.get(State.QUEUED, 0) - retried,

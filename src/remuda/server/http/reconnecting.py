@@ -72,7 +72,7 @@ class ReconnectingBroker:
         self._created: dict[int, int] = {}
         """When the oldest waiting messages were published, by offset."""
         self.rates = Rates()
-        self.each_second: Callable[[list[QueueInfo], History], None] | None = None
+        self.each_second: Callable[[Broker, History], None] | None = None
         """Called every second or so while the broker is followed."""
         self.grown = threading.Condition()
         """Notified whenever new entries of the log were read."""
@@ -162,7 +162,7 @@ class ReconnectingBroker:
             spent = time.monotonic() - began
             if self.each_second is not None:
                 with contextlib.suppress(RemudaError):
-                    self.each_second(broker.queues(), history)
+                    self.each_second(broker, history)
             pause = max(9 * spent, 0.01 if counted >= _COUNTED else _SAMPLE_EVERY)
         history.close()
 

@@ -54,7 +54,7 @@ from remuda.model.values.durations import SECOND, Duration, micros
 from remuda.model.values.number_runs import merged
 from remuda.model.values.option_reading import read_duration
 from remuda.model.values.urls import parse_url
-from remuda.server.alerts.rules import FILE, Rule, Watch, rules_of
+from remuda.server.alerts.rules import FILE, Watch, rules_of
 from remuda.server.http.api.log_entries import event_entries, message_entries, numbered_from
 from remuda.server.http.grouping import Failure, grouped
 from remuda.server.http.rates import Sample
@@ -72,7 +72,6 @@ from remuda.server.http.service_values import (
 from remuda.server.http.timeline import timeline
 
 _audit = logging.getLogger("remuda.audit")
-_log = logging.getLogger("remuda.server")
 
 PARKED_LISTED: Final = 10_000
 _MANY: Final = 100
@@ -107,9 +106,8 @@ class MessagingService:
         self.broker = ReconnectingBroker(bus, window)
         self._given_searcher = searcher
         self._index = IndexPlace(bus.url, index)
-        self.watch = Watch(_own_rules(bus.url) if rules is None else rules_of(Path(rules)))
-        if self.watch.rules:
-            self.broker.each_second = self._judge
+        self.watch = Watch(() if rules is None else rules_of(Path(rules)), _rules_file(bus.url, rules))
+        self.broker.each_second = self._judge
         self._summaries: tuple[dict[str, QueueInfo], list[QueueSummary]] | None = None
 
     @property
@@ -125,12 +123,20 @@ class MessagingService:
         self.broker.close()
         self._index.close()
 
+    def begin(self) -> None:
+        """Follow the broker from now on if there are rules of alarms; otherwise the first request begins."""
+        if self.watch.has_work():
+            with contextlib.suppress(RemudaError):
+                self.broker.open()
+
     def judge(self) -> None:
         """Look whether queues break the rules of alarms."""
-        self.watch.judge(self.queues(), self.broker.history.dead_since, self.bus.now())
+        if self.watch.has_work():
+            self.watch.judge(self.queues(), self.broker.history.dead_since, self.bus.now())
 
-    def _judge(self, infos: list[QueueInfo], history: History) -> None:
-        self.watch.judge(map(self._summary, infos), history.dead_since, self.bus.now())
+    def _judge(self, broker: Broker, history: History) -> None:
+        if self.watch.has_work():
+            self.watch.judge(map(self._summary, broker.queues()), history.dead_since, self.bus.now())
 
     # Queues
 
@@ -501,16 +507,10 @@ class MessagingService:
         return {"live": health["live"], "ready": not broken, **({"problems": problems} if problems else {})}
 
 
-def _own_rules(url: Any) -> list[Rule]:
-    """The rules in a directory; mistakes in them stop no dashboard."""
+def _rules_file(url: Any, given: str | None) -> Path | None:
+    """The file of rules that was named, or that of the directory."""
     place = parse_url(url)
-    if not place.is_directory or not (Path(place.path) / FILE).exists():
-        return []
-    try:
-        return rules_of(Path(place.path) / FILE)
-    except InvalidOption as error:
-        _log.warning("no alarms: %s", error)
-        return []
+    return Path(given) if given is not None else Path(place.path) / FILE if place.is_directory else None
 
 
 def _check(messages: Messages) -> None:

@@ -19,13 +19,15 @@ class Alarms(msgspec.Struct, frozen=True):
 
     rules: list[str]
     alarms: list[Alarm]
+    trouble: str | None = None
+    """Why the rules' file, as it is now, is not followed."""
 
 
 def listed(service: MessagingService) -> Alarms:
     watch = service.watch
     service.judge()
     alarms = sorted(watch.alarms, key=lambda one: (one.since, one.queue, one.rule))
-    return Alarms([rule.line for rule in watch.rules], alarms)
+    return Alarms([rule.line for rule in watch.rules], alarms, watch.trouble)
 
 
 def operations() -> list[Operation]:

@@ -126,7 +126,7 @@ def trend_line(values: Sequence[int]) -> str:
 
 
 def depth_points(samples: Sequence[Sample]) -> dict[str, Any]:
-    """A queue over time: what waits, is in flight and is dead, and messages per second since the sample before."""
+    """A queue over time: what waits, is in flight, is delayed and is dead, and messages per second since the sample before."""
     published, done, failed = [], [], []
     for before, sample in pairwise(samples):
         passed = max(sample.time - before.time, 0.001)
@@ -139,7 +139,8 @@ def depth_points(samples: Sequence[Sample]) -> dict[str, Any]:
         "depth": {
             "waiting": [sample.waiting for sample in samples],
             "in flight": [sample.in_flight for sample in samples],
-            "dead": [sample.parked for sample in samples],
+            "delayed": [sample.delayed for sample in samples],
+            "dead letters": [sample.parked for sample in samples],
         },
         # Nothing is known before the first sample: its rate is that of the second.
         "rates": {name: [*(values[:1] or [0.0] * len(samples)), *values] for name, values in rates.items()},

@@ -101,7 +101,7 @@ for (const list of all("[data-excerpts]")) {
 
 const charts = [];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red", succeeded: "--green", "wait p95": "--amber", "processing p95": "--violet", "dead letters": "--red", p50: "--green", p95: "--amber", p99: "--red" };
+const colours = { waiting: "--blue", "in flight": "--violet", delayed: "--amber", published: "--blue", done: "--green", failed: "--red", succeeded: "--green", "wait p95": "--amber", "processing p95": "--violet", "dead letters": "--red", p50: "--green", p95: "--amber", p99: "--red" };
 
 const utc = (seconds, from, to) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(from, to);
 
