@@ -291,7 +291,7 @@ def test_a_users_file_keeps_its_mode_and_says_what_is_wrong_with_it(tmp_path: Pa
     with pytest.raises(InvalidOption, match=r"not valid TOML.*line 14"):
         Users.load(file)
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidOption, match="not a users file"):
+    with pytest.raises(InvalidOption, match="not valid TOML"):
         Users.load(file)
     with pytest.raises(InvalidOption, match="cannot be read: Is a directory"):
         add_user(tmp_path, "ann", PASSWORD, "viewer")
