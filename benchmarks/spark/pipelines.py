@@ -205,8 +205,8 @@ def told(stage: Stage, count: int) -> DataFrame:
 
 
 def _job(stage: Stage, name: str, log: Path, lake: Path, options: dict[str, str] | None = None) -> None:
-    from remuda.spark.pipelines.following import Place
     from remuda.spark.pipelines.jobs import JOBS
+    from remuda.spark.pipelines.streaming_queries import Place
 
     JOBS[name](stage.spark, Place(url=str(log), lake=str(lake), options=options or {}))
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from remuda.model.errors import RemudaError
-from remuda.spark.report import Wish, make_report, print_report, write_page
+from remuda.spark.report import ReportRequest, make_report, print_report, write_page
 
 
 def show(directory: str, page: Path, console: Console) -> None:
     """Print the short form and write the page, or print one line that says why not."""
     try:
         with console.status("counting") if console.is_terminal else nullcontext():
-            report = make_report(Wish(url=directory))
+            report = make_report(ReportRequest(url=directory))
         write_page(page, report)
     except RemudaError as error:
         page.unlink(missing_ok=True)

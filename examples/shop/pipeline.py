@@ -30,8 +30,8 @@ def show(directory: str, lake: Path, console: Console) -> None:
     except RemudaError as error:
         console.print(f"  The pipelines did not run: {error}", markup=False)
         return
-    from remuda.spark.pipelines.following import Place
     from remuda.spark.pipelines.jobs import JOBS
+    from remuda.spark.pipelines.streaming_queries import Place
 
     try:
         for name in PIPELINES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from remuda.broker.embedded.delivering.attempts import Survivors
+from remuda.broker.embedded.delivering.attempts import FormerGuests
 from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import BrokerOptions
@@ -128,7 +128,7 @@ class Takeovers:
     def _open(self) -> None:
         tokens = frozenset(guest.name for guest in self.guests)
         self.engine = Engine(
-            self.disk, BrokerOptions(), Extensions(), 1, self.clock, lambda: Survivors(tokens, ())
+            self.disk, BrokerOptions(), Extensions(), 1, self.clock, lambda: FormerGuests(tokens, ())
         )  # fmt: skip
 
     def _come_back(self) -> None:

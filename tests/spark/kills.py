@@ -26,7 +26,7 @@ _PATIENCE = 300.0
 _FOLLOWER = """
 import sys
 from remuda.spark import session
-from remuda.spark.pipelines.following import Place
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.pipelines.jobs import JOBS
 
 data, lake, names, rows, continuous = sys.argv[1:]

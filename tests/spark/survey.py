@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from remuda.spark import read, session
 from remuda.spark.pipelines.archive import lifecycle_table
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import lifecycle
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.session.forking import forking_python
 from remuda.spark.source import snapshots
 from tests.begun import begun

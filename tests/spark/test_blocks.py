@@ -20,8 +20,8 @@ from remuda.spark import read
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.lake.versions import Blocks, LakeFile
 from remuda.spark.pipelines import jobs
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS, history_table, latest
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.source.data_source import RemudaSource, planned_here
 from remuda.spark.source.read_options import ReadOptions
 from tests.spark.samples import broker_at, finish, half_sealed, load, plain, publish, seal

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from remuda.model.errors import Conflict
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS
+from remuda.spark.pipelines.streaming_queries import Place
 from tests.spark.samples import broker_at, column, load, offsets, plain, play
 
 if TYPE_CHECKING:

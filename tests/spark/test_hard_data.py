@@ -22,12 +22,12 @@ from remuda.model.state import State
 from remuda.spark import read
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import lifecycle_table
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.ingest import messages_of
 from remuda.spark.pipelines.jobs import JOBS, history_table, metrics_table
 from remuda.spark.pipelines.lifecycle import lifecycle
 from remuda.spark.pipelines.metrics import fuller, metrics, spans
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.source import snapshots
 from remuda.spark.source.data_source import table_schema
 from tests.spark.samples import broker_at, load, numbers, plain, play, publish, seal, to_micros

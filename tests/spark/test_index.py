@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from remuda import Message
 from remuda.index import Query, open_index
 from remuda.spark.commands import app
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS
+from remuda.spark.pipelines.streaming_queries import Place
 from tests.index.kit import caught_up, every
 from tests.index.naive import Naive
 from tests.spark.samples import broker_at, play, seal

@@ -15,10 +15,10 @@ from remuda.model.message import Message
 from remuda.spark import session
 from remuda.spark.commands import _reason, app
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.jobs import JOBS, history_table, metrics_table
 from remuda.spark.pipelines.metrics import metrics
+from remuda.spark.pipelines.streaming_queries import Place
 from tests.spark.samples import broker_at, load, numbers, plain, play, publish
 
 if TYPE_CHECKING:

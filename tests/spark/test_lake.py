@@ -26,8 +26,8 @@ from remuda.spark.lake.partitions import folder
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.lake.versions import Step
 from remuda.spark.pipelines.archive import messages_table
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS, lake_table
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.source.directory_log import EmbeddedLog
 from tests.spark.samples import broker_at, half_sealed, plain, publish
 

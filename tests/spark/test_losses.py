@@ -15,12 +15,12 @@ from remuda.log.readers.segment_view import Lister, Listing
 from remuda.log.sealed.parquet import SealedParquet
 from remuda.model.errors import DataLost, InvalidOption
 from remuda.spark import read
-from remuda.spark.report import Wish, make_report
+from remuda.spark.report import ReportRequest, make_report
 from remuda.spark.source.data_source import ReadPartition, table_schema
 from remuda.spark.source.directory_log import EmbeddedLog
-from remuda.spark.source.following import LogStream
 from remuda.spark.source.losses import Gap, collected, losses, subtracted
 from remuda.spark.source.read_options import ReadOptions
+from remuda.spark.source.stream_reader import LogStream
 from tests.spark.samples import broker_at, finish, half_sealed, load, publish, seal
 from tests.spark.test_never_wrong import expire
 from tests.spark.test_stream import Collector
@@ -205,11 +205,11 @@ def test_p1_a_checkpoint_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
 
 def test_l3_p6_a_report_says_what_it_could_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     half_sealed(tmp_path, 1500)
-    whole = make_report(Wish(url=str(tmp_path))).messages
+    whole = make_report(ReportRequest(url=str(tmp_path))).messages
     file = min((tmp_path / "sealed").glob("messages-*"))
     damage(file, -30)
     lost = int(file.stem.split("-")[2]) + 1
-    assert make_report(Wish(url=str(tmp_path))).messages == whole - lost
+    assert make_report(ReportRequest(url=str(tmp_path))).messages == whole - lost
     assert f"0 to {lost - 1} (damaged or removed), {lost} numbers in all" in caplog.text
 
 

@@ -21,10 +21,10 @@ from remuda.spark import read
 from remuda.spark.commands import app
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.pipelines.archive import archived_messages, lifecycle_table, messages_table
-from remuda.spark.pipelines.following import Place, checkpoint_of
+from remuda.spark.pipelines.corrections import COLLECTED
 from remuda.spark.pipelines.jobs import JOBS, history_table, metrics_table
-from remuda.spark.pipelines.mending import COLLECTED
 from remuda.spark.pipelines.metrics import metrics
+from remuda.spark.pipelines.streaming_queries import Place, checkpoint_of
 from remuda.spark.source import snapshots
 from remuda.spark.source.directory_log import EmbeddedLog
 from remuda.spark.source.documents import lives

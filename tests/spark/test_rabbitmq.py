@@ -27,14 +27,14 @@ from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS, history_table, lake_table
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.progress import progress
-from remuda.spark.report import Wish, make_report
+from remuda.spark.report import ReportRequest, make_report
 from remuda.spark.sink import BatchSink
 from remuda.spark.source.data_source import LogReader, table_schema
-from remuda.spark.source.following import LogStream
 from remuda.spark.source.read_options import ReadOptions
+from remuda.spark.source.stream_reader import LogStream
 from tests.log.eventlogs import WrittenStream, now
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def test_p1_p3_spark_reads_follows_and_runs_the_pipelines(
     assert told["archive-messages"] > 0
     run(spark, "archive", place)
     assert lake_table(lake, "messages").read(spark).count() == _ENTRIES * _ROWS + 1
-    report = make_report(Wish(url=url))
+    report = make_report(ReportRequest(url=url))
     assert report.messages == _ENTRIES * _ROWS + 1
     assert report.queues[0].name in ("orders", "q")
     assert "guest:guest" not in report.source

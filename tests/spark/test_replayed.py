@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from remuda.spark.lake.table import LakeTable
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS
+from remuda.spark.pipelines.streaming_queries import Place
 from tests.spark.kills import compare, one_round
 from tests.spark.samples import broker_at
 

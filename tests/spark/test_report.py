@@ -29,13 +29,13 @@ from remuda.model.errors import DirectoryNotWritable, InvalidOption, NotFound
 from remuda.model.life import LIVE, PARKED
 from remuda.model.message import Message
 from remuda.model.state import State
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS
-from remuda.spark.report import Report, Wish, gather, make_report, print_report, render, write_page
+from remuda.spark.pipelines.streaming_queries import Place
+from remuda.spark.report import Report, ReportRequest, collecting, make_report, print_report, render, write_page
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Step, Times, Window
+from remuda.spark.report.formatting import number, seconds, share, visible
 from remuda.spark.report.scale import CountScale, TimeScale, clock_ticks
 from remuda.spark.report.windows import starts, window_length
-from remuda.spark.report.words import number, seconds, share, visible
 from remuda.spark.source.tables import LIFECYCLE_SCHEMA
 from tests.privileges import unwritable_directory
 from tests.spark.samples import broker_at
@@ -100,7 +100,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Document]]
 
 @pytest.fixture(scope="module")
 def report(shop: tuple[str, list[Document]]) -> Report:
-    return make_report(Wish(url=shop[0]))
+    return make_report(ReportRequest(url=shop[0]))
 
 
 def percentiles(values: list[int]) -> Times:
@@ -197,8 +197,8 @@ def as_told(report: Report) -> Report:
 def test_p3_lives_that_are_read_some_at_a_time_give_the_same_report(
     report: Report, shop: tuple[str, list[Document]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "_AT_ONCE", 7)
-    assert as_told(make_report(Wish(url=shop[0]))) == as_told(report)
+    monkeypatch.setattr(collecting, "_AT_ONCE", 7)
+    assert as_told(make_report(ReportRequest(url=shop[0]))) == as_told(report)
 
 
 def test_p3_a_lake_gives_the_same_report(
@@ -206,26 +206,28 @@ def test_p3_a_lake_gives_the_same_report(
 ) -> None:
     lake = str(tmp_path)
     with pytest.raises(NotFound, match=r"no table of lives.*pipeline run lifecycle"):
-        make_report(Wish(lake=lake))
+        make_report(ReportRequest(lake=lake))
     JOBS["lifecycle"](spark, Place(url=shop[0], lake=lake))
-    assert as_told(make_report(Wish(lake=lake))) == as_told(report)
+    assert as_told(make_report(ReportRequest(lake=lake))) == as_told(report)
     late: dict[str, Any] = {"since": round(START.timestamp() * 1e6), "queues": ("mail",)}
-    assert as_told(make_report(Wish(lake=lake, **late))) == as_told(make_report(Wish(url=shop[0], **late)))
-    assert make_report(Wish(lake=lake, until=late["since"])).messages == 0
+    assert as_told(make_report(ReportRequest(lake=lake, **late))) == as_told(
+        make_report(ReportRequest(url=shop[0], **late))
+    )
+    assert make_report(ReportRequest(lake=lake, until=late["since"])).messages == 0
 
 
 def test_a_report_of_some_queues_and_times(report: Report, shop: tuple[str, list[Document]]) -> None:
     """Of what was held back, that counts which came under the names of the queue."""
-    mail = make_report(Wish(url=shop[0], queues=("mail",), window="1 minute"))
+    mail = make_report(ReportRequest(url=shop[0], queues=("mail",), window="1 minute"))
     (queue,) = mail.queues
     assert queue.name == "mail"
     assert (mail.figures.published, mail.figures.unchanged, mail.window) == (2, 7, 60.0)
     assert (queue.figures.published, queue.figures.unchanged) == (2, 7)
     assert mail.selection == "queue mail"
     assert report.last is not None
-    late = make_report(Wish(url=shop[0], since=round(report.last.timestamp() * 1e6)))
+    late = make_report(ReportRequest(url=shop[0], since=round(report.last.timestamp() * 1e6)))
     assert late.messages == 4
-    nothing = make_report(Wish(url=shop[0], queues=("nobody's",)))
+    nothing = make_report(ReportRequest(url=shop[0], queues=("nobody's",)))
     assert (nothing.messages, nothing.first) == (0, None)
     assert "there are no messages" in printed(nothing)
 
@@ -241,7 +243,7 @@ def life(number: int) -> dict[str, Any]:
 
 def test_of_many_queues_the_busiest_are_told_in_detail() -> None:
     lives = [pa.RecordBatch.from_pylist(list(map(life, range(3000))), LIFECYCLE_SCHEMA)]
-    found = gather.counted(lives, Wish(url="x", detailed=5), lambda step: None)
+    found = collecting.counted(lives, ReportRequest(url="x", detailed=5), lambda step: None)
     assert (found.queue_count, len(found.queues), len(found.detailed)) == (1000, 1000, 5)
     assert {queue.figures.published for queue in found.queues[:20]} == {101}
     assert {len(queue.reasons) for queue in found.detailed} == {10}
@@ -254,7 +256,7 @@ def test_of_many_queues_the_busiest_are_told_in_detail() -> None:
     assert "Charts are drawn for the 5 busiest." in page.text
     assert "2,950 more died of other reasons." in page.text
     assert "975 queues with fewer messages not shown" in printed(found)
-    bare = gather.counted(lives, Wish(url="x", detailed=0), lambda step: None)
+    bare = collecting.counted(lives, ReportRequest(url="x", detailed=0), lambda step: None)
     assert (bare.detailed, bare.windows) == ((), found.windows)
 
 
@@ -358,7 +360,8 @@ def hostile() -> Report:
         for name in HOSTILE
     )  # fmt: skip
     return Report(
-        source=HOSTILE[0], selection=Wish(queues=tuple(HOSTILE)).selection(), written=START, first=START, last=START,
+        source=HOSTILE[0], selection=ReportRequest(queues=tuple(HOSTILE)).selection(),
+        written=START, first=START, last=START,
         messages=30, queue_count=len(HOSTILE), figures=figures, windows=windows, queues=queues,
         reasons=tuple(queue.reasons[0] for queue in queues),
     )  # fmt: skip

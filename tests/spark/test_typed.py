@@ -18,8 +18,8 @@ from remuda.lake.commands import app as lake_app
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.message import Message
 from remuda.spark import read
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS, lake_table
+from remuda.spark.pipelines.streaming_queries import Place
 from tests.spark.samples import broker_at
 
 if TYPE_CHECKING:

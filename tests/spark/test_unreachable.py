@@ -20,8 +20,8 @@ from remuda.model.errors import RemudaError, StorageError
 from remuda.spark import read, session
 from remuda.spark.commands import _reason
 from remuda.spark.lake.coverage import archived, lacks
-from remuda.spark.pipelines.following import Place
 from remuda.spark.pipelines.jobs import JOBS
+from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.progress import progress
 from remuda.spark.source.data_source import RemudaSource
 from remuda.spark.source.directory_log import EmbeddedLog

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from remuda.spark import commands, restarting
 from remuda.spark.commands import app
 from remuda.spark.progress import Trouble, note_of, progress, trouble_of
-from remuda.spark.watching import QueryProgress, summary
+from remuda.spark.query_progress import QueryProgress, summary
 from tests.begun import begun
 from tests.spark.samples import broker_at, half_sealed, load, play, publish
 

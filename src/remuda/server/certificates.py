@@ -7,7 +7,7 @@ import ssl
 
 from remuda.broker.shared.wire.tls import no_passphrase
 from remuda.model.errors import InvalidOption
-from remuda.server.watching import Watched
+from remuda.server.watched_files import Watched
 
 _log = logging.getLogger("remuda.server")
 

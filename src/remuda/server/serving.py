@@ -25,7 +25,7 @@ from remuda.server.amqp.protocol.connection import Limits
 from remuda.server.certificates import Certificates
 from remuda.server.management.definitions import Import
 from remuda.server.users import Users
-from remuda.server.watching import INTERVAL
+from remuda.server.watched_files import INTERVAL
 from remuda.server.wire import WireServer, serve_wire
 
 _log = logging.getLogger("remuda.server")

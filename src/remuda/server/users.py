@@ -20,7 +20,7 @@ from remuda.broker.toml import read_toml
 from remuda.model.errors import InvalidOption
 from remuda.model.values.texts import is_storable, shown
 from remuda.server.secretfile import locked, write_secret_file
-from remuda.server.watching import Watched
+from remuda.server.watched_files import Watched
 
 _log = logging.getLogger("remuda.server")
 ACCESSES: Final = ("configure", "write", "read")

@@ -27,7 +27,7 @@ from remuda.broker.shared.wire.permissions import Grants
 from remuda.model.errors import BrokerClosed, InvalidOption, NotAllowed, RemudaError, StorageError
 from remuda.server.addresses import is_loopback
 from remuda.server.users import User, Users
-from remuda.server.watching import INTERVAL
+from remuda.server.watched_files import INTERVAL
 
 _log = logging.getLogger("remuda.wire")
 _CHUNK: Final = 1 << 16

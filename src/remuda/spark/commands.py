@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from remuda.spark.watching import QueryProgress
+    from remuda.spark.query_progress import QueryProgress
 
 T = TypeVar("T")
 
@@ -87,13 +87,13 @@ def run(
         from pyspark.sql.utils import is_remote
 
         from remuda.spark import session
-        from remuda.spark.pipelines.following import Place
         from remuda.spark.pipelines.jobs import JOBS
+        from remuda.spark.pipelines.streaming_queries import Place
         from remuda.spark.progress import note_of
+        from remuda.spark.query_progress import Watch
         from remuda.spark.restarting import keep_running
         from remuda.spark.session.starting import NO_CALL_SITES
         from remuda.spark.source.spark_log import anchored, is_small, place_text
-        from remuda.spark.watching import Watch
 
         if name not in JOBS:
             raise typer.BadParameter(f"there is no pipeline {name!r}; there are {', '.join(JOBS)}")

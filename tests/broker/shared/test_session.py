@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remuda.broker import checks
-from remuda.broker.embedded.delivering.attempts import Survivors
+from remuda.broker.embedded.delivering.attempts import FormerGuests
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
 from remuda.broker.shared.guest import open_state
@@ -188,7 +188,7 @@ def test_s5_l7_what_nobody_reclaims_is_put_back_once_the_disk_has_room(tmp_path:
     shutil.copytree(tmp_path / "broker", tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
     runtime.close()
     disk = FailingDisk(tmp_path / "copy")
-    runtime = Runtime(disk, survey=lambda: Survivors(frozenset({"guest"}), ()))
+    runtime = Runtime(disk, survey=lambda: FormerGuests(frozenset({"guest"}), ()))
     try:
         disk.full = True
         with pytest.raises(DiskFull):

@@ -12,7 +12,7 @@ from typing import Final
 
 from remuda.broker.embedded.clock_set_back import wait_again
 from remuda.broker.embedded.delivering.attempts import FILE as ATTEMPTS_FILE
-from remuda.broker.embedded.delivering.attempts import AttemptMarks, Survey, first_known
+from remuda.broker.embedded.delivering.attempts import AttemptMarks, FindFormerGuests, first_known
 from remuda.broker.embedded.delivering.stores import store_of
 from remuda.broker.embedded.delivering.tail_cache import TailCache
 from remuda.broker.embedded.extensions import Extensions, MessageStore
@@ -63,7 +63,7 @@ class Engine:
         extensions: Extensions,
         worker: int,
         now: int,
-        survey: Survey | None = None,
+        survey: FindFormerGuests | None = None,
     ) -> None:
         self.options = options
         self.extensions = extensions

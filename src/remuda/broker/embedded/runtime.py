@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from remuda.broker.embedded.clock import Clock
-from remuda.broker.embedded.delivering.attempts import Survey
+from remuda.broker.embedded.delivering.attempts import FindFormerGuests
 from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.locks.forks import Owned, closed_after_fork
@@ -73,7 +73,7 @@ class Runtime(Queries):
         clock: Clock | None = None,
         *,
         volatile: bool = False,
-        survey: Survey | None = None,
+        survey: FindFormerGuests | None = None,
         tags: Iterator[int] | None = None,
     ) -> None:
         super().__init__(disk, options, extensions, clock, volatile=volatile, survey=survey)

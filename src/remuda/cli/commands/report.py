@@ -37,11 +37,11 @@ def report(
     from remuda.spark.session.missing_pyspark import need_numpy
 
     need_numpy()
-    from remuda.spark.report import Wish, check_place, make_report, print_report, write_page
+    from remuda.spark.report import ReportRequest, check_place, make_report, print_report, write_page
 
     if output is not None:
         check_place(output)
-    wish = Wish(
+    request = ReportRequest(
         url=None if place is None else log_of(place),
         lake=lake,
         since=None if since is None else point(since, "--since"),
@@ -51,7 +51,7 @@ def report(
         detailed=top,
     )
     with spinner("reading the log") as tell:
-        made = make_report(wish, tell=tell)
+        made = make_report(request, tell=tell)
     if output is not None:
         write_page(output, made)
     if as_json:

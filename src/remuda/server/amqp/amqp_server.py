@@ -43,7 +43,7 @@ from remuda.server.amqp.protocol.vhosts import REPLY_TO, VHost
 from remuda.server.amqp.session import ClientSession, new_token
 from remuda.server.shovels.shovels import Shovels
 from remuda.server.users import User, Users
-from remuda.server.watching import INTERVAL
+from remuda.server.watched_files import INTERVAL
 
 _log = logging.getLogger("remuda.amqp")
 _ROUND: Final = 1.0

@@ -19,9 +19,9 @@ from remuda.spark.lake.coverage import GAPS, Lack, as_lacks, reached_by, readabl
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.lake.versions import LakeFile, StreamBatch
 from remuda.spark.source.directory_log import EmbeddedLog
-from remuda.spark.source.following import gone_at
 from remuda.spark.source.losses import Gap, losses, report, subtracted
 from remuda.spark.source.spark_log import open_log, shown
+from remuda.spark.source.stream_reader import gone_at
 from remuda.spark.source.tables import NUMBER
 
 UNKNOWN: Final = "not in the archive"

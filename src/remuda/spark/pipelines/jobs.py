@@ -36,8 +36,16 @@ from remuda.spark.pipelines.archive import (
     messages_table,
     utc_date,
 )
+from remuda.spark.pipelines.corrections import mend, mend_windows
 from remuda.spark.pipelines.counting import Counted, gaps_table
-from remuda.spark.pipelines.following import (
+from remuda.spark.pipelines.history import history
+from remuda.spark.pipelines.index import build as build_index
+from remuda.spark.pipelines.index import follow as follow_index
+from remuda.spark.pipelines.ingest import messages_of
+from remuda.spark.pipelines.metrics import COUNTS, MEASURED, fuller, metrics, spans, window_seconds, window_start
+from remuda.spark.pipelines.replay import replayed
+from remuda.spark.pipelines.retention import retained
+from remuda.spark.pipelines.streaming_queries import (
     Place,
     checkpoint_for,
     checkpoint_of,
@@ -47,14 +55,6 @@ from remuda.spark.pipelines.following import (
     told,
     used_alone,
 )
-from remuda.spark.pipelines.history import history
-from remuda.spark.pipelines.index import build as build_index
-from remuda.spark.pipelines.index import follow as follow_index
-from remuda.spark.pipelines.ingest import messages_of
-from remuda.spark.pipelines.mending import mend, mend_windows
-from remuda.spark.pipelines.metrics import COUNTS, MEASURED, fuller, metrics, spans, window_seconds, window_start
-from remuda.spark.pipelines.replay import replayed
-from remuda.spark.pipelines.retention import retained
 from remuda.spark.pipelines.typed import (
     BAD_ROWS,
     add_typed,

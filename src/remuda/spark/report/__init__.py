@@ -4,9 +4,9 @@ It is counted in this process, without Spark.
 """
 
 from remuda.spark.report.figures import Report
-from remuda.spark.report.making import make_report
 from remuda.spark.report.page import check_place, render, write_page
+from remuda.spark.report.report_request import ReportRequest
+from remuda.spark.report.reporting import make_report
 from remuda.spark.report.terminal import print_report
-from remuda.spark.report.wish import Wish
 
-__all__ = ["Report", "Wish", "check_place", "make_report", "print_report", "render", "write_page"]
+__all__ = ["Report", "ReportRequest", "check_place", "make_report", "print_report", "render", "write_page"]

@@ -8,9 +8,9 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from remuda.spark.report.figures import Figures, Step, Times, Window
+from remuda.spark.report.formatting import counted, fine_clock, number, seconds
 from remuda.spark.report.html import Markup, join, tag
 from remuda.spark.report.scale import CountScale, Tick, TimeScale, clock_ticks
-from remuda.spark.report.words import counted, fine_clock, number, seconds
 
 OUTCOMES: Final = ("succeeded", "dead", "moved", "waiting", "unchanged")
 _WIDTH: Final = 1000

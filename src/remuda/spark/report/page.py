@@ -21,8 +21,8 @@ from remuda.spark.report.charts import (
     stairs,
 )
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times, Window
+from remuda.spark.report.formatting import REASON, clock, counted, fine_clock, number, seconds, share, state, visible
 from remuda.spark.report.html import Content, Markup, join, tag
-from remuda.spark.report.words import REASON, clock, counted, fine_clock, number, seconds, share, state, visible
 
 # Should a text ever slip through unescaped, it could still load nothing and run nothing.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"

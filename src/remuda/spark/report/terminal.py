@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remuda.spark.report.figures import Figures, QueueReport, Report, Window
-from remuda.spark.report.words import clock, counted, number, seconds, share, short_clock, state, visible
+from remuda.spark.report.formatting import clock, counted, number, seconds, share, short_clock, state, visible
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ROOMY: Final = 100

@@ -35,7 +35,7 @@ _LOADED: Final = (
     *_RUN_AS_MAIN, "pyspark.worker", "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read", "pyspark.sql.worker.write_into_data_source",
     "pyspark.sql.worker.commit_data_source_write", "pyspark.sql.worker.python_streaming_sink_runner",
-    "pyspark_remuda", "remuda.spark.source.directory_log", "remuda.spark.source.following", "remuda.spark.sink",
+    "pyspark_remuda", "remuda.spark.source.directory_log", "remuda.spark.source.stream_reader", "remuda.spark.sink",
 )  # fmt: skip
 _CLIENT: Final = """\
 #!{python} -IS

@@ -61,7 +61,7 @@ class RemudaSource(DataSource):
         return LogReader(ReadOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from remuda.spark.source.following import LogStream
+        from remuda.spark.source.stream_reader import LogStream
 
         return LogStream(ReadOptions.parse(self.options), schema)
 

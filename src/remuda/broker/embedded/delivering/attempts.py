@@ -25,14 +25,14 @@ _BYTES: Final = _HEAD + 8 * _NUMBERS * _SLOTS
 Run = tuple[int, int]
 
 
-class Survivors(NamedTuple):
+class FormerGuests(NamedTuple):
     """Guests of the last host that hold deliveries: the names of those alive, and the marks of those that died."""
 
     alive: frozenset[str]
     marks: tuple[AttemptMarks, ...]
 
 
-Survey = Callable[[], Survivors]
+FindFormerGuests = Callable[[], FormerGuests]
 """Finds the survivors, once the directory is locked."""
 
 

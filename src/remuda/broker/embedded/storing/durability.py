@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Final
 
 from remuda.broker.embedded.clock import Clock, steady_clock
-from remuda.broker.embedded.delivering.attempts import Survey
+from remuda.broker.embedded.delivering.attempts import FindFormerGuests
 from remuda.broker.embedded.delivering.effect_dispatcher import EffectDispatcher
 from remuda.broker.embedded.delivering.notices import NoticeBoard
 from remuda.broker.embedded.engine import Engine
@@ -78,7 +78,7 @@ class Durability(Submission):
         clock: Clock | None = None,
         *,
         volatile: bool = False,
-        survey: Survey | None = None,
+        survey: FindFormerGuests | None = None,
     ) -> None:
         self.options = options or BrokerOptions()
         self.extensions = extensions or Extensions()

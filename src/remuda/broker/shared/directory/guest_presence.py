@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from remuda.broker.embedded.delivering.attempts import AttemptMarks, Survivors
+from remuda.broker.embedded.delivering.attempts import AttemptMarks, FormerGuests
 from remuda.broker.shared.directory.unforked import unforked
 
 FOLDER: Final = "guests"
@@ -88,14 +88,14 @@ def clear(directory: Path, token: str) -> None:
         remove(directory / FOLDER / token)
 
 
-def survey(directory: Path) -> Survivors:
+def survey(directory: Path) -> FormerGuests:
     """The guests that are alive, and the marks of those that are not, whose files are removed. For the holder of the
     directory's lock only."""
     folder, alive, marks = directory / FOLDER, set(), []
     try:
         names = [name for name in os.listdir(folder) if not name.endswith(_MARKS)]
     except OSError:
-        return Survivors(frozenset(), ())
+        return FormerGuests(frozenset(), ())
     for name in names:
         if _lives(folder / name):
             alive.add(name)
@@ -103,7 +103,7 @@ def survey(directory: Path) -> Survivors:
         if (folder / f"{name}{_MARKS}").exists():
             marks.append(AttemptMarks.left_in(str(folder / f"{name}{_MARKS}")))
         remove(folder / name)
-    return Survivors(frozenset(alive), tuple(marks))
+    return FormerGuests(frozenset(alive), tuple(marks))
 
 
 def remove(path: Path) -> None:

@@ -34,7 +34,7 @@ from remuda.model.errors import DirectoryInUse, HostNotResponding, RemudaError, 
 if TYPE_CHECKING:
     import socket
 
-    from remuda.broker.embedded.delivering.attempts import AttemptMarks, Survivors
+    from remuda.broker.embedded.delivering.attempts import AttemptMarks, FormerGuests
     from remuda.log.eventlog import EventLog
 
 _log = logging.getLogger("remuda.shared")
@@ -162,7 +162,7 @@ class SharedDirectory(SwitchedBackend):
             self._use(runtime)
         return True
 
-    def _survey(self) -> Survivors:
+    def _survey(self) -> FormerGuests:
         return guest_presence.survey(self.path)
 
     def _new_guest(self) -> Guest:

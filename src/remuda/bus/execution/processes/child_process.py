@@ -16,7 +16,7 @@ import msgspec
 
 from remuda.bus.broker_api import BaseDelivery
 from remuda.bus.execution.processes import child_main
-from remuda.bus.execution.processes.line import Line
+from remuda.bus.execution.processes.child_connection import ChildConnection
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.handlers.result import CallResult
@@ -57,7 +57,7 @@ class ChildProcess:
         self._sending = threading.Lock()
         self._round = 0
         own, link = context.Pipe()
-        self._link = Line(own)
+        self._link = ChildConnection(own)
         self._words: deque[tuple[str, int, bytes]] = deque()
         self._answered = 0.0
         recalled, self._recalls = context.Pipe(duplex=False)

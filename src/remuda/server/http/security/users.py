@@ -11,7 +11,7 @@ import msgspec
 
 from remuda.model.errors import InvalidOption
 from remuda.server import users as network
-from remuda.server.watching import INTERVAL
+from remuda.server.watched_files import INTERVAL
 
 TAG_OF: Final = {"operator": "administrator", "viewer": "monitoring"}
 """The tag that lets a user have a role."""

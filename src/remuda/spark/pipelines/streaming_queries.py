@@ -19,9 +19,9 @@ from remuda.spark.lake.coverage import HOLDS_NOTHING
 from remuda.spark.lake.store import local_side
 from remuda.spark.lake.versions import StreamBatch
 from remuda.spark.sink import query_id
-from remuda.spark.source.following import check_log
 from remuda.spark.source.read_options import truth, whole_number
 from remuda.spark.source.spark_log import kept_log, open_log
+from remuda.spark.source.stream_reader import check_log
 from remuda.spark.source.tables import LIFECYCLE, NUMBER
 
 CHECKPOINTS: Final = "_checkpoints"

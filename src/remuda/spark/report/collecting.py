@@ -17,7 +17,7 @@ from remuda.model.state import State
 from remuda.spark.report import figures, windows
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times
 from remuda.spark.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
-from remuda.spark.report.wish import Tell, Wish, empty
+from remuda.spark.report.report_request import ReportRequest, Tell, empty
 from remuda.spark.source.losses import Gap, tell_losses
 from remuda.spark.source.selection import Selection
 from remuda.spark.source.spark_log import open_log
@@ -37,30 +37,30 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-def gather(wish: Wish, tell: Tell) -> Report:
+def gather(request: ReportRequest, tell: Tell) -> Report:
     """The figures of a log, or of a lake, of the queues and times that were asked for."""
     tell("reading the lives of messages")
-    return counted(_of_log(wish) if wish.lake is None else _of_lake(wish.lake, _times(wish)), wish, tell)
+    return counted(_of_log(request) if request.lake is None else _of_lake(request.lake, _times(request)), request, tell)
 
 
-def counted(lives: Iterable[pa.RecordBatch], wish: Wish, tell: Tell) -> Report:
-    copies = _Copies(lives, wish.queues)
-    report = msgspec.structs.replace(empty(wish), **copies.overview())
-    return report if report.first is None else _detailed(copies, report, wish, tell)
+def counted(lives: Iterable[pa.RecordBatch], request: ReportRequest, tell: Tell) -> Report:
+    copies = _Copies(lives, request.queues)
+    report = msgspec.structs.replace(empty(request), **copies.overview())
+    return report if report.first is None else _detailed(copies, report, request, tell)
 
 
-def _of_log(wish: Wish) -> Iterator[pa.RecordBatch]:
+def _of_log(request: ReportRequest) -> Iterator[pa.RecordBatch]:
     from remuda.spark.source.documents import lives
 
-    assert wish.url is not None
-    log, missing = open_log(wish.url), list[Gap]()
+    assert request.url is not None
+    log, missing = open_log(request.url), list[Gap]()
     messages, events = log.cut()
     told = log.telling(events)
     for part in log.parts(MESSAGES, 0, messages, _AT_ONCE) if messages else ():
         about = [places for places, some in told if some.start < part.stop and some.stop > part.start]
-        for batch in lives(log, part, about, None, _times(wish), missing):
+        for batch in lives(log, part, about, None, _times(request), missing):
             yield batch.select(_COLUMNS)
-    tell_losses(wish.source, missing)
+    tell_losses(request.source, missing)
 
 
 def _of_lake(lake: str, times: Selection) -> Iterator[pa.RecordBatch]:
@@ -78,8 +78,8 @@ def _of_lake(lake: str, times: Selection) -> Iterator[pa.RecordBatch]:
         yield times.apply(LIFECYCLE, batch)
 
 
-def _times(wish: Wish) -> Selection:
-    return Selection(since=wish.since, until=wish.until)
+def _times(request: ReportRequest) -> Selection:
+    return Selection(since=request.since, until=request.until)
 
 
 class _Names:
@@ -165,9 +165,9 @@ class _Copies:
         return np.bincount(queue, weights=unchanged[name], minlength=len(self.queues)).astype(np.int64)
 
 
-def _detailed(copies: _Copies, report: Report, wish: Wish, tell: Tell) -> Report:
+def _detailed(copies: _Copies, report: Report, request: ReportRequest, tell: Tell) -> Report:
     first, last = report.first or report.written, report.last or report.written
-    length = windows.window_length(wish.window, first, last)
+    length = windows.window_length(request.window, first, last)
     tell("counting the queues")
     (total,) = copies.figures(np.zeros_like(copies.created), 1)
     by_queue = copies.figures(copies.queue, len(copies.queues))
@@ -176,7 +176,7 @@ def _detailed(copies: _Copies, report: Report, wish: Wish, tell: Tell) -> Report
         by_queue = [msgspec.structs.replace(found, unchanged=held[code]) for code, found in enumerate(by_queue)]
     order = sorted(range(len(by_queue)), key=lambda code: (-by_queue[code].published, copies.queues[code]))
     order = order[:MOST_QUEUES]
-    busiest = order[: wish.detailed]
+    busiest = order[: request.detailed]
     tell("counting windows of time")
     reasons = _reasons(copies) if total.dead else []
 

@@ -24,7 +24,7 @@ _MOST: Final = 1 << 18
 _FLAGS: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-class Line:
+class ChildConnection:
     """Sends and receives what the `Connection` at the other end receives and sends."""
 
     def __init__(self, connection: Connection) -> None:

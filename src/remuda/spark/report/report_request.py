@@ -9,14 +9,14 @@ import msgspec
 
 from remuda.model.values.urls import parse_url
 from remuda.spark.report.figures import Report
+from remuda.spark.report.formatting import clock, listed
 from remuda.spark.report.windows import moment
-from remuda.spark.report.words import clock, listed
 
 Tell = Callable[[str], None]
 """Called with what is being done."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ReportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A log or a lake, and which part of it to report on."""
 
     url: str | None = None
@@ -49,6 +49,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
 
-def empty(wish: Wish) -> Report:
+def empty(request: ReportRequest) -> Report:
     """A report without any message."""
-    return Report(source=wish.source, selection=wish.selection(), written=datetime.now(UTC))
+    return Report(source=request.source, selection=request.selection(), written=datetime.now(UTC))

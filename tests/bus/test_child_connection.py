@@ -10,25 +10,27 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from remuda.bus.execution.processes import line as lines
-from remuda.bus.execution.processes.line import Line
+from remuda.bus.execution.processes import child_connection
+from remuda.bus.execution.processes.child_connection import ChildConnection
 
 SIZES = [0, 1, 4_096, 1 << 16, (1 << 18) - 1, (1 << 18) + 1, 5 << 20]
 
 
 @pytest.fixture(params=["keeping the interpreter", "as usual"])
-def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Line, Connection]]:
+def ends(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[ChildConnection, Connection]]:
     if request.param == "as usual":
-        monkeypatch.setattr(lines, "_send", None)
-        monkeypatch.setattr(lines, "_recv", None)
+        monkeypatch.setattr(child_connection, "_send", None)
+        monkeypatch.setattr(child_connection, "_recv", None)
     own, other = Pipe()
-    line = Line(own)
+    line = ChildConnection(own)
     yield line, other
     line.close()
     other.close()
 
 
-def received(line: Line, count: int) -> list[bytes]:
+def received(line: ChildConnection, count: int) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < count:
         found += line.receive()
@@ -36,7 +38,7 @@ def received(line: Line, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_sent_arrives_whole_however_large(ends: tuple[Line, Connection], size: int) -> None:
+def test_what_is_sent_arrives_whole_however_large(ends: tuple[ChildConnection, Connection], size: int) -> None:
     line, other = ends
     data = os.urandom(size)
     sending = threading.Thread(target=line.send, args=(data,))
@@ -45,7 +47,7 @@ def test_what_is_sent_arrives_whole_however_large(ends: tuple[Line, Connection],
     sending.join()
 
 
-def test_a_line_that_is_full_waits_for_the_other_end(ends: tuple[Line, Connection]) -> None:
+def test_a_line_that_is_full_waits_for_the_other_end(ends: tuple[ChildConnection, Connection]) -> None:
     line, other = ends
     data = [bytes([number]) * 100_000 for number in range(20)]
     sending = threading.Thread(target=lambda: [*map(line.send, data)])
@@ -55,7 +57,7 @@ def test_a_line_that_is_full_waits_for_the_other_end(ends: tuple[Line, Connectio
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_comes_is_received_whole_however_large(ends: tuple[Line, Connection], size: int) -> None:
+def test_what_comes_is_received_whole_however_large(ends: tuple[ChildConnection, Connection], size: int) -> None:
     line, other = ends
     data = os.urandom(size)
     sending = threading.Thread(target=other.send_bytes, args=(data,))
@@ -64,7 +66,7 @@ def test_what_comes_is_received_whole_however_large(ends: tuple[Line, Connection
     sending.join()
 
 
-def test_several_that_came_together_are_told_apart(ends: tuple[Line, Connection]) -> None:
+def test_several_that_came_together_are_told_apart(ends: tuple[ChildConnection, Connection]) -> None:
     line, other = ends
     assert line.receive() == [], "nothing has come yet"
     for word in (b"one", b"", b"three"):
@@ -72,7 +74,7 @@ def test_several_that_came_together_are_told_apart(ends: tuple[Line, Connection]
     assert received(line, 3) == [b"one", b"", b"three"]
 
 
-def test_an_end_that_is_gone_is_an_error(ends: tuple[Line, Connection]) -> None:
+def test_an_end_that_is_gone_is_an_error(ends: tuple[ChildConnection, Connection]) -> None:
     line, other = ends
     other.send_bytes(b"last")
     other.close()
