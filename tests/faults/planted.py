@@ -43,7 +43,7 @@ PLACES: tuple[tuple[Any, str], ...] = (
     (Recorder, "append"), (Recorder, "event"), (Recorder, "completed"), (Recorder, "drain"), (Queue, "admit"),
     (Queue, "evolve"), (Queue, "complete"), (Queue, "grant"), (Queue, "revoke"), (Queue, "next_wake"),
     (Registry, "after"), (Registry, "follow"), (Registry, "plan"), (Registry, "tick"), (Registry, "plan_for"),
-    (Publishing, "publish"), (Publishing, "_enter"), (Consuming, "pull"), (Consuming, "settle"),
+    (Publishing, "publish"), (Publishing, "_append"), (Consuming, "pull"), (Consuming, "settle"),
     (Consuming, "subscribe"), (Consuming, "hand_over"), (delivering, "take"), (delivering, "send"),
     (delivering, "conclude"), (delivering, "settle"), (delivering, "serve"), (admission, "enter"),
     (Engine, "decided"), (Engine, "store"), (Engine, "take"), (Engine, "held"), (Engine, "make_room"),

@@ -16,6 +16,8 @@ class Mutant(NamedTuple):
     old: str
     new: str
     test: str
+    pure: bool = False
+    """Whether it is in what C does where it could be built, so that the test is to be played in Python alone."""
 
 
 REAL_DISK: Final = "tests/log/disk/test_real_disk.py::test_l2_l5_a_power_loss_at_every_system_call_loses_nothing"
@@ -90,6 +92,7 @@ MUTANTS: Final = (
         "            self._pending.append(Part(segment, [data]))\n",
         "",
         f"{STALLS}::test_l7_a_pull_that_cannot_be_kept_puts_back_what_it_took",
+        pure=True,
     ),
     Mutant(
         "a checkpoint that stands for records not yet on the disk",

@@ -48,6 +48,8 @@ def is_found(mutant: Mutant) -> bool:
         plant(mutant, sources)
         environment = {**os.environ, "PYTHONPATH": str(sources), "PYTHONDONTWRITEBYTECODE": "1"}
         environment.pop("PYTEST_ADDOPTS", None)
+        if mutant.pure:
+            environment["REMUDA_PURE"] = "1"
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.test]
         try:
             run = subprocess.run(

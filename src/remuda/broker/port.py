@@ -129,8 +129,8 @@ class Broker(Verbs):
     def route(
         self, router: str, messages: Publishable, *, timeout: Duration | None = None, raise_refusals: bool = True
     ) -> Receipt:
-        """Publish copies through a router. The receipt lists what no binding took and, with `raise_refusals=False`, what
-        was refused."""
+        """Publish copies through a router. The receipt lists what no binding took and, with `raise_refusals=False`,
+        what was refused."""
         read_flag("raise_refusals", raise_refusals)
         receipt = self._publish(checks.route(router, messages, timeout), None, timeout)
         if receipt.refusals and raise_refusals:

@@ -172,6 +172,7 @@ class Publishing:
             plan = registry.plan_for(routes)
         if plan is not None and plan.body_keys:
             messages = kept = with_keys(messages, plan.body_keys)
+        wanted: Column[tuple[str, ...]] = routes[0] if len(routes) == 1 else routes
         digest: Column[bytes | None] = None
         unchanged: list[bool] | None = None
         if queue is None and messages.object is not None and messages.key is not None:
@@ -180,7 +181,7 @@ class Publishing:
         look = None if digest is None or verdict is not None else self._compacter.look(messages, digest)
         if plan is None or plan.screens:
             # What repeats its object's last body comes into no queue, so that none refuses it.
-            screened = routes if unchanged is None or not any(unchanged) else _spread(_shared(routes), unchanged)
+            screened = routes if unchanged is None or not any(unchanged) else _spread(wanted, unchanged)
             refusals = admission.screen(messages, screened, registry.queues, recorder.now, look)
             unchanged = unchanged if look is None else look.verdicts
             if refusals:
@@ -188,7 +189,8 @@ class Publishing:
                     raise next(iter(refusals.values()))
                 rows = [row for row in range(len(messages.bodies)) if row not in refusals]
                 kept = messages.take(rows)
-                routes = routes if len(routes) == 1 else [routes[row] for row in rows]
+                if len(routes) > 1:
+                    wanted = routes = [routes[row] for row in rows]
                 digest = pick(digest, rows)
                 unchanged = None if unchanged is None else [unchanged[row] for row in rows]
         elif look is not None:
@@ -198,7 +200,7 @@ class Publishing:
         if command.spooled is not None:
             self._take_from_spool(command.spooled, first if kept.bodies else None, len(messages.bodies), refusals)
         if kept.bodies:
-            watch, by_key = self._append(kept, _shared(routes), plan, unchanged, digest, command)
+            watch, by_key = self._append(kept, wanted, plan, unchanged, digest, command)
         # Even if nothing was stored: a queue that was just initialized may hold messages.
         if registry.touched or registry.ended:
             registry.settle_down()
@@ -206,7 +208,7 @@ class Publishing:
         repeats = tuple(row for row, same in zip(rows, unchanged, strict=True) if same) if unchanged else ()
         unroutable: tuple[int, ...] = ()
         if () in routes:
-            unroutable = tuple(row for at, row in enumerate(rows) if not cell(_shared(routes), at))
+            unroutable = tuple(row for at, row in enumerate(rows) if not cell(wanted, at))
         if by_key and refusals:
             by_key = {rows[row]: word for row, word in by_key.items()}
         return Receipt(first, messages.ids, refusals, repeats, watch, differs, unroutable, by_key=by_key)
@@ -229,13 +231,32 @@ class Publishing:
         if producer is not None:
             self.note_producer(record)
         words, replaced = (_NO_WORDS, ()) if merged is None else (merged.words, merged.replaced)
-        watch = self._enter(record, plan if column is wanted and isinstance(wanted, tuple) else None, replaced)
+        registry, recorder, count = self._registry, self._recorder, len(kept.bodies)
+        stretches = [(0, count, column)] if type(column) is tuple else admission.stretches(record)
+        admission.enter(record, stretches, registry.queues)
+        if plan is None or column is not wanted or type(column) is not tuple:
+            plan = registry.plan_for([column] if type(column) is tuple else column)  # type: ignore[arg-type]
+        assert plan is not None, "queues that were made ready"
+        shared = self._shared
+        watch = None if shared is None else shared.number
+        if plan.durable:
+            recorder.durable = True
+        if plan.watches or recorder.wants_notices:
+            watch = self._announce(record, stretches, watch)
+        if shared is not None:
+            shared.number = watch
+        if replaced:
+            self._end_replaced(replaced)  # before others are evicted for lack of room
+        for queue in plan.queues:
+            if plan.evicts and queue.name in registry.queues:
+                registry.evict(queue, record.first)
+            registry.follow(queue)
         if column is not wanted and kept.headers:
             for row in range(len(kept.bodies)):
                 queues = cell(wanted, row)
                 if queues and not cell(column, row) and asks(_headers(kept, row)):
                     why = SKIPPED if words.get(row) == SKIPPED else "unchanged"
-                    self._registry.ended.append((queues[0], record.first + row, 1, why))
+                    registry.ended.append((queues[0], record.first + row, 1, why))
         return watch, words
 
     def _end_replaced(self, replaced: Sequence[tuple[str, int]]) -> None:
@@ -404,32 +425,6 @@ class Publishing:
         found = {name: differences(named, registry.queues[name].options) for name in sorted(names)}
         return {name: differs for name, differs in found.items() if differs}
 
-    def _enter(
-        self, record: Appended, plan: Plan | None = None, replaced: Sequence[tuple[str, int]] = ()
-    ) -> int | None:
-        """The messages of a record enter their queues, by the plan of these queues where the caller has it."""
-        registry, recorder = self._registry, self._recorder
-        queues, count = record.queues, len(record.messages.bodies)
-        stretches = [(0, count, queues)] if type(queues) is tuple else admission.stretches(record)
-        admission.enter(record, stretches, registry.queues)
-        if plan is None:
-            plan = registry.plan_for([queues] if type(queues) is tuple else queues)  # type: ignore[arg-type]
-        assert plan is not None, "queues that were made ready"
-        shared = self._shared
-        watch = None if shared is None else shared.number
-        if plan.durable:
-            recorder.durable = True
-        if plan.watches or recorder.wants_notices:
-            watch = self._announce(record, stretches, watch)
-        if shared is not None:
-            shared.number = watch
-        self._end_replaced(replaced)  # before others are evicted for lack of room
-        for queue in plan.queues:
-            if plan.evicts and queue.name in registry.queues:
-                registry.evict(queue, record.first)
-            registry.follow(queue)
-        return watch
-
     def _announce(self, record: Appended, stretches: Sequence[admission.Stretch], watch: int | None) -> int | None:
         """Messages entered their queues: tell who wants to know, and watch them for their producer."""
         recorder = self._recorder
@@ -586,10 +581,6 @@ def _correlated(messages: Messages) -> Messages:
         {**_headers(messages, row), CORRELATION: messages.id(row)} for row in range(len(messages))
     ]
     return replace(messages, headers=headers[0] if len(headers) == 1 else headers)
-
-
-def _shared(routes: list[tuple[str, ...]]) -> Column[tuple[str, ...]]:
-    return routes[0] if len(routes) == 1 else routes
 
 
 def _spread(queues: Column[tuple[str, ...]], unchanged: list[bool]) -> list[tuple[str, ...]]:

@@ -559,7 +559,7 @@ class Registry:
         """Have what follows from a change of a queue done before the command is."""
         if queue.consumers or queue.waiters or queue.freed or queue.destroys or queue.shares:
             self.touch(queue.name)
-        else:  # it rests, but may have to be looked at earlier
+        elif queue.wake > queue.least_wake():  # it rests, but may have to be looked at earlier
             self.plan(queue)
 
     def after(self, queue: Queue) -> None:

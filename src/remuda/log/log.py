@@ -262,7 +262,8 @@ class Log(WritePosition):
         data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
         self._number = number + 1
-        self._grow(size)
+        self._byte = byte = byte + size  # as `_grow`
+        self.room = self.room - size if byte < self._full else 0
         try:
             self._writer.write(segment, data)
         except BaseException as error:

@@ -38,30 +38,31 @@ class Submission:
         while True:
             with self.lock:
                 if self._standing < STALLED and self._group.failure is None:
-                    return self._execute(command, inbox, wait)
+                    try:
+                        return self._carry_out(command, self.clock(), inbox, wait)
+                    except BaseException as error:
+                        return self._recover(command, error)
                 if self._standing != TORN:
                     return self._refuse(command)
             self._await_restoration()
 
-    def _execute(self, command: Command, inbox: Inbox | None, wait: bool) -> Pending:
-        try:
-            return self._carry_out(command, self.clock(), inbox, wait)
-        except BaseException as error:
-            struck = error
-            for _ in range(_STORM):
-                # Another error meanwhile, as by a second Ctrl-C, comes from outside: it must not keep a broker whose
-                # queues are half changed from being stopped, and is raised afterwards.
-                try:
-                    pending = self._mend(command, error)
-                except BaseException as raised:
-                    if raised is error:
-                        break
-                    struck = raised
-                else:
-                    if struck is error:
-                        return pending
+    def _recover(self, command: Command, error: BaseException) -> Pending:
+        """Handle an error in a command once and for all."""
+        struck = error
+        for _ in range(_STORM):
+            # Another error meanwhile, as by a second Ctrl-C, comes from outside: it must not keep a broker whose
+            # queues are half changed from being stopped, and is raised afterwards.
+            try:
+                pending = self._mend(command, error)
+            except BaseException as raised:
+                if raised is error:
                     break
-            raise struck  # noqa: B904 - mostly it is the error itself, with its own cause
+                struck = raised
+            else:
+                if struck is error:
+                    return pending
+                break
+        raise struck
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to this ticket is stored."""
