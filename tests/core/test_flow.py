@@ -241,6 +241,44 @@ def test_f2_queues_share_a_limit_in_turn() -> None:
     assert set(served[:3]) == {"q", "r", "s"}
 
 
+@pytest.mark.parametrize("how", ["leaves", "is removed"])
+def test_f2_a_queue_that_goes_leaves_its_slots_to_the_others(how: str) -> None:
+    bench = Flowing({"limits": {"mail": 1}})
+    bench.declare("r", {"limits": {"mail": 1}})
+    bench.subscribe("c", queue="r")
+    bench.publish("a")
+    bench.publish("b", name="r")
+    assert [one.queue for one in bench.sent] == ["q"]
+    if how == "leaves":
+        bench.configure(limits={})
+    else:
+        bench.remove("q")
+    assert bench.sent[-1].queue == "r"
+
+
+@pytest.mark.parametrize("how", ["live", "replayed", "restored"])
+@pytest.mark.parametrize("rule", ["rate", "rate_per_key", "limits", "key_limits"])
+def test_f7_a_rate_that_is_raised_counts_from_now_on(rule: str, how: str) -> None:
+    """What was started ahead counts as before: three hours ahead are three seconds ahead."""
+
+    def paced(value: str) -> dict[str, Any]:
+        return {rule: {"a": value} if "limits" in rule else value}
+
+    bench = Flowing(paced("1/h burst 1"))
+    bench.publish("x", "x", key="a", headers=[{"remuda-flow-weight": "3"}, {}])
+    bench.configure(**paced("1/s burst 1"))
+    if how != "live":
+        bench.core = bench.restarted() if how == "replayed" else again(bench)
+        bench.core.resume(bench.now)
+        bench.drain()
+        bench.subscribe("d", batch=10, credit=10)
+    started = len(bench.out)
+    bench.wait(2.9)
+    assert len(bench.out) == started
+    bench.wait(0.2)
+    assert len(bench.out) == started + 1
+
+
 def test_f3_a_rate_waits_and_drops_nothing() -> None:
     bench = Flowing({"rate": "10/s burst 2"})
     bench.publish(*"abcde")
@@ -484,6 +522,19 @@ def test_f4_nobody_waits_longer_than_max_wait(how: str) -> None:
             bench.drain()
             bench.subscribe("c", batch=10)
     assert set(bench.out) == {3}
+
+
+def test_f4_a_message_that_did_not_wait_for_quiet_is_no_reason_to_hurry() -> None:
+    """One that was reprocessed waits for no quiet, so the next does not come too late for max_wait."""
+    bench = Flowing({"debounce": "5s", "max_wait": "8s", "type": "pull"})
+    bench.unsubscribe("c")
+    bench.publish("x", key="a")
+    bench.wait(6)
+    bench.answer(bench.pull(1), Outcome.DEAD)
+    bench.wait(60)
+    bench.reprocess()
+    bench.publish("y", key="a")
+    assert [piece.due - bench.now for piece in bench.core.queues["q"].delayed] == [5 * SECOND]
 
 
 def test_f4_debounce_within_one_batch() -> None:

@@ -159,7 +159,7 @@ class Account:
     def _check_order(self) -> None:
         """One of a key is done with before the next one begins."""
         scene = self.scene
-        if scene.verb in ("reprocess", "move") or scene.publish == "transaction" or scene.due:
+        if scene.verb in ("reprocess", "move") or scene.publish in ("transaction", "call") or scene.due:
             return
         for key in set(scene.keys):
             bodies = [call.body for call in scene.calls if call.queue == "q" and scene.keys[call.body] == key]

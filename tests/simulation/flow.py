@@ -37,8 +37,15 @@ class Spent:
     known: bool = True
     """Whether no power loss took what it was made from."""
 
-    def configured(self, before: QueueOptions, options: QueueOptions) -> None:
+    def configured(self, before: QueueOptions, options: QueueOptions, time: int) -> None:
         self.passed.clear()
+        if before.flow_key != options.flow_key:
+            self.key_dues.clear()
+            self.pauses.clear()
+            self.marks.clear()
+        self.due = carried(before.rate, options.rate, self.due, time)
+        for key, due in self.key_dues.items():
+            self.key_dues[key] = carried(rate_of(before, key), rate_of(options, key), due, time)
         if [bool(before.debounce), bool(before.throttle)] != [bool(options.debounce), bool(options.throttle)]:
             self.marks.clear()
         if not options.has_flow:
@@ -93,6 +100,13 @@ def key_in(options: QueueOptions, message: Message) -> str | None:
 def weight_of(model: Model, offset: int) -> int:
     message = model.messages.get(offset)
     return 1 if message is None else int(message.headers.get("remuda-flow-weight", "1"))
+
+
+def carried(before: str | None, after: str | None, due: float, time: int) -> float:
+    """When the next start is due once the rate has changed: what was started ahead of it counts as before."""
+    if before is None or after is None:
+        return 0.0
+    return due if due <= time else time + (due - time) * (rate(after).interval / rate(before).interval)
 
 
 def opens(text: str | None, due: float) -> int:
@@ -266,16 +280,17 @@ def settled(model: Model, queue: QueueModel, message: Message, created: int) -> 
     return max(min(quiet, marks[key] + options.max_wait) if options.max_wait else quiet, due)
 
 
-def waits(model: Model, queue: QueueModel, key: str | None) -> bool:
-    """Whether a message of this key waits."""
-    return any(at in model.messages and key_of(model, queue, at) == key for at in [*queue.waiting, *queue.delayed()])
+def waits(model: Model, queue: QueueModel, key: str | None, but: int = -1) -> bool:
+    """Whether a message of this key waits, other than this one."""
+    waiting = [at for at in (*queue.waiting, *queue.delayed()) if at != but and at in model.messages]
+    return any(key_of(model, queue, at) == key for at in waiting)
 
 
 def went(model: Model, queue: QueueModel, offset: int) -> None:
-    """A message left its line: the next of its key begins anew to wait for quiet."""
+    """A message does not wait any more: the next of its key begins anew to wait for quiet."""
     if queue.options.debounce and offset in model.messages:
         key = key_of(model, queue, offset)
-        if key is not None and not waits(model, queue, key):
+        if key is not None and not waits(model, queue, key, but=offset):
             queue.spent.marks.pop(key, None)
 
 

@@ -428,7 +428,6 @@ class Model:
             if source in "QR" and event.to is not None and event.reason is None:
                 step.carried[event.to, offset] = entry.attempt, entry.due if entry.due > time else 0
             queue.leave_line(offset)
-            entry.state = target
             flow.went(self, queue, offset)
             if event.to is not None and event.reason != "expired":
                 step.deadlines[event.to, offset] = entry.deadline
@@ -496,6 +495,8 @@ class Model:
                 self._check_limits(queue, offset, step)
             if offset in queue.names and queue.names[offset] not in queue.ids.values():
                 queue.ids[offset] = queue.names[offset]
+        if entry.state == "R":
+            flow.went(self, queue, offset)
         queue.leave_line(offset)
         entry.attempt, entry.ahead, entry.lease = max(event.attempt, 0), event.ahead, -1
         entry.state = "Q"
@@ -619,6 +620,13 @@ class Model:
     # Queues
 
     def _change(self, change: QueueChange, step: Step) -> None:
+        rates = {limit: flow.shared_rate(self, limit) for limit in self.shared_dues}
+        self._apply(change, step)
+        for limit, due in self.shared_dues.items():
+            if rates[limit] != (after := flow.shared_rate(self, limit)):
+                self.shared_dues[limit] = flow.carried(rates[limit], after, due, change.time)
+
+    def _apply(self, change: QueueChange, step: Step) -> None:
         name = change.queue
         if change.action == "created":
             require(name not in self.queues, f"queue {name!r} was created twice")
@@ -631,7 +639,7 @@ class Model:
             flow.regroup(queue, change.options)
             if change.options.unique_ids and not queue.options.unique_ids:
                 self._learn_ids(queue)
-            queue.spent.configured(queue.options, change.options)
+            queue.spent.configured(queue.options, change.options, change.time)
             queue.options = change.options
             self._forget_limits()
         elif change.action == KEY_PAUSED:

@@ -98,6 +98,8 @@ class Registry:
         """By route, as long as no queue changes."""
         self.touched: dict[str, None] = {}
         self._evicting: set[str] = set()
+        self.replayed_at = 0
+        """In recovery, when the change was made that is being replayed."""
         """Full queues that are ending messages right now."""
 
     # Commands
@@ -224,8 +226,10 @@ class Registry:
 
     def changed(self, queue: Queue) -> None:
         """After a change of its options, its status or its handler."""
-        queue.note_rules()
-        self.limits.join(queue)
+        now = self.replayed_at or self.recorder.now
+        queue.note_rules(now)
+        for mate in self.limits.join(queue, now):
+            self.touch(mate)
         self._plans.clear()
 
     def plan_for(self, routes: Sequence[tuple[str, ...]]) -> Plan | None:
@@ -256,7 +260,8 @@ class Registry:
 
     def drop(self, name: str) -> None:
         self.queues.pop(name, None)
-        self.limits.leave(name)
+        for mate in self.limits.leave(name, self.replayed_at or self.recorder.now):
+            self.touch(mate)
         self._plans.clear()
         self.routing.forget_queue(name)
         self.routing.changed()

@@ -37,5 +37,12 @@ class Bucket:
         return max(due, time) + count * self.interval
 
 
+def carried(before: Bucket | None, after: Bucket | None, due: float, now: int) -> float:
+    """When the next start is due once the rate has changed: what was started ahead of it counts as before."""
+    if before is None or after is None:
+        return 0.0
+    return due if due <= now else now + (due - now) * (after.interval / before.interval)
+
+
 def bucket(text: str | None) -> Bucket | None:
     return None if text is None else Bucket(text)

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
+from remuda.core.flow.buckets import carried
 from remuda.core.flow.keys import UNKNOWN, KeyColumn
 from remuda.core.flow.rules import KeyRules
 from remuda.core.queues.ready import NEVER, Chunk, ReadyList, ReadyMessages, ReadyRun
@@ -296,6 +297,18 @@ class KeyedMessages(ReadyMessages):
                 key.held += sign * size
                 self._touch(key)
 
+    def rest(self, first: int, count: int) -> None:
+        """Delayed messages left, other than into their lines."""
+        for number, _, _ in self.keys.runs(first, count):
+            key = self._known.get(number)
+            if key is not None:
+                self._rest(key)
+
+    def _rest(self, key: Key) -> None:
+        """Of a key that has to be quiet: if nothing waits, what comes next begins to wait anew."""
+        if key.line is None and not key.later:
+            key.mark = 0
+
     # One message of a key instead of many
 
     def lives(self, number: int) -> bool:
@@ -388,10 +401,13 @@ class KeyedMessages(ReadyMessages):
             key = self.key(number)
             key.due, key.paused, key.mark = due, paused, mark
 
-    def follow(self, before: KeyedMessages) -> None:
+    def follow(self, before: KeyedMessages, now: int) -> None:
         """The rules changed: take over what the rates, pauses and limits of keys have come to."""
         alike = before.rules.settling == self.rules.settling
-        self.resume([(number, due, paused, mark if alike else 0) for number, due, paused, mark in before.times()])
+        before._time = now
+        for number, due, paused, mark in before.times():
+            due = carried(before.rules.bucket_of(number), self.rules.bucket_of(number), due, now)
+            self.resume([(number, due, paused, mark if alike else 0)])
         for number, most in before.limits():
             self.limit(number, most)
 
@@ -434,8 +450,8 @@ class KeyedMessages(ReadyMessages):
             self._high -= count
         if not line.size:
             key.line = None
-            if self.rules.settling[0] and not key.later:
-                key.mark = 0
+            if self.rules.settling[0]:
+                self._rest(key)
             if not self.size:
                 self.clock = self._latest
 

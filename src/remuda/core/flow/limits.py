@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from remuda.core.flow.buckets import MOST, Bucket
+from remuda.core.flow.buckets import MOST, Bucket, carried
 from remuda.core.flow.rules import pairs
 from remuda.core.queues.ready import NEVER
 
@@ -33,15 +34,16 @@ class SharedLimit:
         """When the next message is due by its rate."""
         return self._due
 
-    def join(self, queue: Queue, value: str) -> None:
+    def join(self, queue: Queue, value: str, now: int) -> None:
         self._members[queue.name] = queue, value
-        self._note()
+        self._note(now)
 
-    def leave(self, name: str) -> bool:
-        """A queue leaves; whether it was the last."""
-        if self._members.pop(name, None) is not None:
-            self._note()
-        return not self._members
+    def leave(self, name: str, now: int) -> list[str]:
+        """A queue leaves. Returns those that stay, and have its room from now on; none if it had no part."""
+        if self._members.pop(name, None) is None:
+            return []
+        self._note(now)
+        return list(self._members)
 
     def resume(self, due: float) -> None:
         """After a restart: no second burst."""
@@ -66,11 +68,13 @@ class SharedLimit:
         if self._bucket is not None:
             self._due = self._bucket.spend(self._due, time, count)
 
-    def _note(self) -> None:
+    def _note(self, now: int) -> None:
         values = [value for _, value in self._members.values()]
         self._most = min((int(value) for value in values if value.isdecimal()), default=MOST)
         buckets = [Bucket(value) for value in values if not value.isdecimal()]
-        self._bucket = max(buckets, key=lambda one: one.interval, default=None)
+        before, self._bucket = self._bucket, max(buckets, key=lambda one: one.interval, default=None)
+        if before is not None:
+            self._due = carried(before, self._bucket, self._due, now)
 
 
 class SharedLimits:
@@ -82,29 +86,32 @@ class SharedLimits:
         self._limits: dict[str, SharedLimit] = {}
         self._turn = 0
 
-    def join(self, queue: Queue) -> None:
-        """A queue's options changed: it shares what they name, and nothing else."""
+    def join(self, queue: Queue, now: int) -> list[str]:
+        """A queue's options changed: it shares what they name, and nothing else. Returns the queues that have more room
+        by it."""
         named = pairs(queue.options.limits)
         queue.shares = bool(named)
-        self._leave(queue.name, {name for name, _ in named})
-        if queue.flow is None:
-            return
-        queue.flow.shared = []
-        for name, value in named:
-            limit = self._limits.get(name)
-            if limit is None:
-                limit = self._limits[name] = SharedLimit(name)
-            limit.join(queue, value)
-            queue.flow.shared.append(limit)
+        freed = self.leave(queue.name, now, {name for name, _ in named})
+        if queue.flow is not None:
+            queue.flow.shared = []
+            for name, value in named:
+                limit = self._limits.get(name)
+                if limit is None:
+                    limit = self._limits[name] = SharedLimit(name)
+                limit.join(queue, value, now)
+                queue.flow.shared.append(limit)
+        return freed
 
-    def leave(self, name: str) -> None:
-        self._leave(name, set())
-
-    def _leave(self, name: str, stays: set[str]) -> None:
-        """A queue leaves all limits but these. One that it stays in keeps what its rate has come to."""
+    def leave(self, name: str, now: int, stays: Collection[str] = ()) -> list[str]:
+        """A queue leaves all limits but these. One that it stays in keeps what its rate has come to. Returns the queues
+        that have more room by it."""
+        freed = []
         for limit in list(self._limits.values()):
-            if limit.name not in stays and limit.leave(name):
-                del self._limits[limit.name]
+            if limit.name not in stays:
+                freed += limit.leave(name, now)
+                if not limit.queues:
+                    del self._limits[limit.name]
+        return freed
 
     def mates(self, queue: Queue) -> list[Queue]:
         """The queue and all that share a limit with it, the one served longest ago first."""

@@ -47,6 +47,8 @@ class KeyedDelays(DelayedMessages):
         taken = super().remove(first, count)
         for piece in taken:
             self._note(piece, -1)
+        if taken and self._ready.rules.settling[0]:
+            self._ready.rest(first, count)
         return taken
 
     def _take_standing(self, at: int, order: int, first: int) -> MessageRange | None:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from remuda.core.extensions import ContainedHandler, Strategy
+from remuda.core.flow.buckets import carried
 from remuda.core.flow.flow import Flow, signature
 from remuda.core.flow.keyed import KeyedMessages
 from remuda.core.flow.keys import KEYLESS, KeyColumn
@@ -116,7 +117,7 @@ class Queue(Leases):
         """When the registry plans to look at the queue next."""
         self.note_rules()
 
-    def note_rules(self) -> None:
+    def note_rules(self, now: int = 0) -> None:
         """After a change of the options, the status or the handler: note what is asked for every message."""
         options = self.options
         self.persistent = options.persistence is Persistence.PERSISTENT
@@ -150,14 +151,14 @@ class Queue(Leases):
         self.weighs = options.weighs
         """Whether it counts what messages weigh."""
         if signature(options) != (None if self.flow is None else self.flow.signature):
-            self._regroup()
+            self._regroup(now)
 
-    def _regroup(self) -> None:
+    def _regroup(self, now: int) -> None:
         """The rules of flow changed: messages wait by key from now on, or no longer."""
         before, flow = self.flow, Flow(self.options) if self.options.has_flow else None
         self.flow = flow
         if before is not None and flow is not None:
-            flow.due = before.due
+            flow.due = carried(before.bucket, flow.bucket, before.due, now)
         rules, old = None if flow is None else flow.rules, self.keyed
         if rules is None and old is None:
             return
@@ -171,7 +172,7 @@ class Queue(Leases):
         else:
             self.keyed = flow.keyed = ready = KeyedMessages(self.keys, rules)
             if old is not None and old.rules.header == rules.header:
-                ready.follow(old)
+                ready.follow(old, now)
             self.ready, self.flights, self.delayed = ready, KeyedFlights(ready), KeyedDelays(ready)
         for priority, front, runs in lanes:
             for first, count, deadline in runs:

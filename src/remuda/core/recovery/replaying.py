@@ -132,6 +132,11 @@ class Replaying:
             self.found[name] += count
 
     def _replay_change(self, change: QueueChange) -> None:
+        self._registry.replayed_at = change.time
+        self._change(change)
+        self._registry.replayed_at = 0
+
+    def _change(self, change: QueueChange) -> None:
         registry = self._registry
         queue = registry.queues.get(change.queue)
         if change.action == CREATED and change.options is not None:
