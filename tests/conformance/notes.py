@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from remuda.broker.port import Broker
-from remuda.model.errors import Duplicate, NotHeld, QueueFull, RemudaError, Unsupported
+from remuda.model.errors import Duplicate, InvalidOption, NotHeld, QueueFull, RemudaError, Unsupported
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.notes import NOTE, Note, note_headers
+from remuda.model.operations.filters import Which
 from remuda.model.operations.results import Receipt
 from remuda.model.settlement import Outcome, Settlement
 from tests.conformance.kit import SOON, Backend, Conformance, pulled, restarted, view
@@ -44,6 +45,19 @@ def suspended(broker: Broker, **more: Any) -> tuple[int, Any]:
 
 class Notes(Conformance):
     """G2: a message has the notes of its consumer and of others, each number once, as long as it lives."""
+
+    def test_g2_what_waits_again_is_told_from_what_is_new_and_what_is_handled(self, broker: Broker) -> None:
+        offset, _ = suspended(broker)
+        new = broker.publish([Message("runs", b"n"), Message("runs", b"h")]).first
+        delivery = pulled(broker, "runs")
+        assert broker.waiting("runs", "returned") == [(offset, 1)]
+        assert broker.waiting("runs", Which.NEW) == [(new + 1, 1)]
+        assert broker.waiting("runs", "handled") == [(new, 1)]
+        assert broker.waiting("runs") == [(new + 1, 1), (offset, 1)]
+        delivery.ack()
+        assert broker.waiting("runs", "handled") == []
+        with pytest.raises(InvalidOption, match="which"):
+            broker.waiting("runs", "old")
 
     def test_g2_a_note_is_kept_in_order_until_the_message_ends(self, backend: Backend, broker: Broker) -> None:
         broker.create_queue("runs", type="pull")

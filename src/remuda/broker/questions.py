@@ -14,12 +14,13 @@ from remuda.broker.backend import Answers
 from remuda.broker.spectator import Spectator
 from remuda.model.document import Document
 from remuda.model.notes import Noted
-from remuda.model.operations.filters import MessageFilter, message_filter
+from remuda.model.operations.filters import MessageFilter, Which, message_filter
 from remuda.model.operations.results import Health, ParkedMessage, QueueInfo
 from remuda.model.operations.worker_orders import Orders, Worker, WorkerOrder, read_order
 from remuda.model.queues.flow_info import FlowInfo
 from remuda.model.queues.notices import Notice
 from remuda.model.queues.routing import Binding, ExchangeKind
+from remuda.model.values.option_reading import read_enum
 from remuda.model.values.texts import read_count, read_name, read_optional_text, read_text
 
 P = ParamSpec("P")
@@ -64,9 +65,10 @@ def flow(name: str, limit: int = 10) -> Question[FlowInfo]:
     return Question(Answers.flow, read_name("queue", name), read_count("limit", limit))
 
 
-def waiting(name: str) -> Question[list[tuple[int, int]]]:
-    """Waiting and delayed messages, as runs of `(first offset, count)`, the next to be delivered first."""
-    return Question(Answers.waiting, read_name("queue", name))
+def waiting(name: str, which: Which | str = Which.WAITING) -> Question[list[tuple[int, int]]]:
+    """Waiting and delayed messages, as runs of `(first offset, count)`, the next to be delivered first. Of these, only
+    `new` ones, or those that were `returned` and are delayed; or else those that are `handled` now."""
+    return Question(Answers.waiting, read_name("queue", name), read_enum("which", which, Which))
 
 
 def notes(queue: str, offset: int, after: int = 0) -> Question[list[Noted]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from remuda.bus import argument_checks
@@ -431,10 +431,22 @@ class Bus:
         """
         return self._operations.result(id, result, queue, timeout)
 
+    async def result_async(self, id: str, result: Any = Any, *, queue: str | None = None, timeout: Duration = 0) -> Any:
+        """`result` for coroutines."""
+        return await self._operations.result_async(id, result, queue, timeout)
+
     def results(self, ids: Iterable[str], result: Any = Any, *, timeout: Duration = "30s") -> Iterator[tuple[str, Any]]:
         """What became of many messages, each as soon as it has ended: its id with what the handler returned, or with
         the error. Those that have not ended within `timeout` come last, as `ResultNotReady`."""
         return self._operations.results(ids, result, timeout)
+
+    async def results_async(
+        self, ids: Iterable[str], result: Any = Any, *, timeout: Duration = "30s"
+    ) -> AsyncIterator[tuple[str, Any]]:
+        """`results` for coroutines: `async for id, found in bus.results_async(ids)`."""
+        found = self.results(ids, result, timeout=timeout)
+        while (one := await in_thread(next, found, None)) is not None:
+            yield one
 
     # Running
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from remuda.bus.errors import ResultNotReady
 from remuda.bus.publishing import bodies, tracking
 from remuda.bus.publishing.checks import Moment
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
@@ -48,6 +50,18 @@ class Operations:
         bodies.read_wanted("result", wanted)
         seconds = read_duration("timeout", timeout) / SECOND
         return tracking.result_of(self._bus.broker, tracking.check_id(id), name, wanted, seconds)
+
+    async def result_async(self, id: str, wanted: Any, queue: str | None, timeout: Duration) -> Any:
+        import asyncio
+
+        end = time.monotonic() + read_duration("timeout", timeout) / SECOND
+        while True:
+            try:
+                return await asyncio.to_thread(self.result, id, wanted, queue, 0)
+            except ResultNotReady:
+                if time.monotonic() >= end:
+                    raise
+            await asyncio.sleep(tracking.POLL)
 
     def results(self, ids: Iterable[str], wanted: Any, timeout: Duration) -> Iterator[tuple[str, Any]]:
         bodies.read_wanted("result", wanted)

@@ -27,11 +27,12 @@ from remuda.core.routing import Routing
 from remuda.model.ids import Snowflakes
 from remuda.model.operations import commands as verbs
 from remuda.model.operations.commands import Command
-from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.filters import MessageFilter, Which
 from remuda.model.operations.results import ParkedMessage, QueueInfo
 from remuda.model.queues.flow_info import FlowInfo
 from remuda.model.queues.options import QueueOptions
 from remuda.model.records import CREATED, QueueChange, Record
+from remuda.model.state import State
 from remuda.model.topic_types import TopicTypes
 
 
@@ -135,11 +136,19 @@ class Core:
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         return self.operating.parked(name, chosen, limit)
 
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        """The runs of messages that wait, delayed ones last."""
+    def waiting(self, name: str, which: Which) -> list[tuple[int, int]]:
+        """The runs of messages that wait, delayed ones last; or those that are handled."""
         queue = self.registry.queue(name)
-        runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
-        return runs + [(piece.first, piece.count) for piece in queue.delayed]
+        if which is Which.HANDLED:
+            return [(piece.first, piece.count) for piece in queue.flights if piece.state is State.FETCHED]
+        delayed = [
+            (piece.first, piece.count)
+            for piece in queue.delayed
+            if which is Which.WAITING or piece.redelivered == (which is Which.RETURNED)
+        ]
+        if which is Which.RETURNED:
+            return delayed
+        return [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()] + delayed
 
     def notes(self, name: str, offset: int) -> list[int]:
         """The offsets of the notes on a message that is in this queue, or parked there."""

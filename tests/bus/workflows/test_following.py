@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from remuda import Bus, Context, Diverged, HandlerFailed, ResultNotReady, Run
 from remuda.model.errors import InvalidOption
 from remuda.testing import replay_histories
-from tests.bus.kit import running
+from tests.bus.kit import eventually, running
 
 
 def test_g4_the_steps_of_a_run_that_has_ended_are_still_known() -> None:
@@ -36,6 +38,45 @@ def test_g4_the_steps_of_a_run_that_has_ended_are_still_known() -> None:
         (listed,) = bus.workflows.runs("w", ended=True)
         assert (listed.id, listed.state) == (id, "done")
         assert bus.workflows.runs("w") == []
+
+
+def test_g4_runs_are_found_by_what_they_do_now() -> None:
+    """Those of other states are not even looked at: there may be a hundred thousand that sleep."""
+    bus, busy, go_on = Bus(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(60)
+
+    @bus.workflow(name="w", retry="never")
+    def w(run: Run, what: str) -> None:
+        if what == "run":
+            run.step(hold)
+        elif what == "sleep":
+            run.sleep("1h")
+        else:
+            raise ValueError("no")
+
+    with running(bus):
+        ids = {what: bus.workflows.start("w", what, id=what) for what in ("sleep", "fail")}
+        ids["wait"] = bus.workflows.start("w", "wait", id="wait", delay="1h")
+        for what, state in (("sleep", "sleeping"), ("fail", "failed")):
+            eventually(partial(lambda what, state: bus.workflows.status(what).state == state, what, state), 60)
+        bus.workflows.start("w", "run", id="run")
+        assert busy.wait(60)
+        looked, message = list[Any](), bus.broker.message
+
+        def counted(which: Any) -> Any:
+            looked.append(which)
+            return message(which)
+
+        bus.broker.message = counted  # type: ignore[assignment]
+        for what, state in (("sleep", "sleeping"), ("fail", "failed"), ("wait", "waiting"), ("run", "running")):
+            looked.clear()
+            assert [(one.id, one.state) for one in bus.workflows.runs("w", state=state)] == [(what, state)]
+            assert len(looked) == 1
+        assert {one.id for one in bus.workflows.runs("w")} == {"sleep", "fail", "wait", "run"}
+        go_on.set()
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -158,3 +199,30 @@ def test_g6_results_come_as_they_end() -> None:
         assert isinstance(found[late], ResultNotReady)
         with pytest.raises(InvalidOption):
             bus.results("one id")
+
+
+def test_g4_g6_coroutines_follow_runs_and_collect_results() -> None:
+    bus = Bus()
+
+    @bus.subscribe("double", queue="double", keep_result=True)
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @bus.workflow(name="w")
+    async def w(run: Run, n: int) -> Any:
+        return await run.call("double", n)
+
+    async def scene() -> None:
+        async with bus:
+            id = await bus.workflows.start_async("w", 4)
+            assert await bus.workflows.result_async(id, int, timeout="60s") == 8
+            assert [one.kind for one in await bus.workflows.tree_async(id)] == ["call", "member"]
+            ids = [await bus.publish_async("double", n) for n in range(3)]
+            assert await bus.result_async(ids[0], timeout="60s") == 0
+            found = {id: one async for id, one in bus.results_async(ids, timeout="60s")}
+            assert [found[id] for id in ids] == [0, 2, 4]
+            held = await bus.publish_async("double", 1, delay="1h")
+            with pytest.raises(ResultNotReady):
+                await bus.result_async(held)
+
+    asyncio.run(scene())

@@ -15,7 +15,7 @@ from remuda.model.document import Document
 from remuda.model.errors import NotFound
 from remuda.model.notes import Noted, noted_in
 from remuda.model.operations.commands import Clear
-from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.filters import MessageFilter, Which
 from remuda.model.operations.results import Health, ParkedMessage, QueueInfo, Removed
 from remuda.model.operations.worker_orders import Cancellation, Orders, Worker, WorkerOrder
 from remuda.model.queues.flow_info import FlowInfo
@@ -63,9 +63,9 @@ class Queries(Durability):
         with self._asking() as core:
             return core.flow(name, limit, self.clock())
 
-    def waiting(self, name: str) -> list[tuple[int, int]]:
+    def waiting(self, name: str, which: Which) -> list[tuple[int, int]]:
         with self._asking() as core:
-            return core.waiting(name)
+            return core.waiting(name, which)
 
     def notes(self, queue: str, offset: int, after: int) -> list[Noted]:
         """The notes on a message of this queue, in the order in which they came, without the first ones."""

@@ -43,7 +43,7 @@ from remuda.model.operations.commands import (
     SetStatus,
     Unbind,
 )
-from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.filters import MessageFilter, Which
 from remuda.model.operations.results import ParkedMessage
 from remuda.model.queues.flow_info import FlowInfo
 from remuda.model.queues.options import Status
@@ -205,11 +205,13 @@ class Operating:
         self._runtime.queues.definition(queue)
         return FlowInfo()
 
-    def waiting(self, queue: str) -> list[tuple[int, int]]:
+    def waiting(self, queue: str, which: Which) -> list[tuple[int, int]]:
         """The numbers of waiting messages, in the queue's order. All of them are read and published again, since
         RabbitMQ shows a message only by delivering it; they are remembered, so that `message` finds them by number."""
         self._runtime.check_open()
         self._runtime.queues.definition(queue)
+        if which is not Which.WAITING:
+            raise Unsupported(f"RabbitMQ does not tell which messages are {which}; ask for all that wait", "which")
         found: list[int] = []
 
         def look(item: Incoming) -> bool:

@@ -21,7 +21,7 @@ from remuda.model.queues.system_queues import SYSTEM_QUEUES
 from remuda.model.state import State
 from remuda.model.values.texts import shown
 
-_POLL: Final = 0.02
+POLL: Final = 0.02
 _WORDS: Final = {
     State.QUEUED: "waiting", State.FETCHED: "running", State.RETRY: "waiting for a retry", State.SUCCESS: "done",
     State.COMPLETED: "done", State.KICKED: "done", State.DEAD: "dead", State.INVALID: "invalid",
@@ -149,7 +149,7 @@ def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, t
             return bodies.decode(kept.body, kept.mime_type, wanted)
         if time.monotonic() >= deadline:
             raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and will be handled")
-        time.sleep(_POLL)
+        time.sleep(POLL)
 
 
 def results_of(broker: Broker, ids: list[str], wanted: Any, timeout: float) -> Iterator[tuple[str, Any]]:
@@ -172,7 +172,7 @@ def results_of(broker: Broker, ids: list[str], wanted: Any, timeout: float) -> I
         if time.monotonic() >= deadline:
             break
         if not ended:
-            time.sleep(min(_POLL, max(deadline - time.monotonic(), 0)))
+            time.sleep(min(POLL, max(deadline - time.monotonic(), 0)))
     for id in left:
         yield id, ResultNotReady(f"message {id} has not been handled yet; it is kept and will be handled")
 

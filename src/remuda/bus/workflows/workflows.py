@@ -25,7 +25,7 @@ from remuda.model.errors import Conflict, Duplicate, InvalidOption, NotFound, Un
 from remuda.model.life import LIVE, PARKED
 from remuda.model.messages import cell
 from remuda.model.notes import Note, Noted
-from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.filters import MessageFilter, Which
 from remuda.model.state import State
 from remuda.model.values.durations import Duration
 from remuda.model.values.texts import read_count, shown
@@ -41,7 +41,11 @@ MOST: Final = 10_000
 """Of runs that failed, as many of a workflow are looked at."""
 STATES: Final = ("waiting", "running", "sleeping", "done", "failed", "cancelled")
 LIVE_WORDS: Final = STATES[:3]
-PARKED_WORDS: Final = STATES[4:]
+_WHERE: Final[dict[str | None, tuple[Which, ...]]] = {
+    None: (Which.WAITING, Which.HANDLED), "waiting": (Which.NEW,), "running": (Which.HANDLED,),
+    "sleeping": (Which.RETURNED,),
+}  # fmt: skip
+"""Where to look for the live runs in a state; the others are dead letters."""
 
 
 class WorkflowStatus(msgspec.Struct, frozen=True):
@@ -164,7 +168,8 @@ class Workflows:
         )
 
     async def result_async(self, id: str, result: Any = Any, *, timeout: Duration = 0) -> Any:
-        return await in_thread(self.result, id, result, timeout=timeout)
+        queue = (await in_thread(self._find, id))[1].queue
+        return await self._bus.result_async(id, result, queue=queue.removeprefix(self._bus.prefix), timeout=timeout)
 
     def steps(self, id: str) -> list[StepRecord]:
         """Everything that was recorded of a run, in the order in which it came."""
@@ -179,6 +184,9 @@ class Workflows:
         attempts, its members and its undo."""
         document, view = self._find(id)
         return spans(map(step_of, self._notes(document, view)), document.created, view.completed or view.failed)
+
+    async def tree_async(self, id: str) -> list[Span]:
+        return await in_thread(self.tree, id)
 
     def runs(
         self, workflow: str | None = None, *, state: str | None = None, limit: int = 100, ended: bool = False
@@ -203,14 +211,14 @@ class Workflows:
     def _live_offsets(self, workflow: str | None, state: str | None) -> list[int]:
         """Runs that wait, are under way, or failed, the newest first."""
         broker, offsets = self._bus.broker, list[int]()
+        chosen = _WHERE.get(state, ())
         for queue in self._queues(workflow):
             try:
-                runs = broker.waiting(queue)
+                runs = [run for which in chosen for run in broker.waiting(queue, which)]
                 parked = broker.parked(queue, None, MOST) if state not in LIVE_WORDS else []
             except NotFound:
                 continue
-            if state not in PARKED_WORDS:
-                offsets += [offset for first, count in runs for offset in range(first, first + count)]
+            offsets += [offset for first, count in runs for offset in range(first, first + count)]
             offsets += [one.offset for one in parked]
         return sorted(offsets, reverse=True)
 

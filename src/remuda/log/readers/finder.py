@@ -6,7 +6,7 @@ What it costs does not grow with the log: a few blocks of the tail and a few row
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from remuda.log.disk import Disk
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _GROUPS: Final = 2
 """Row groups that are kept in memory: a caller that asks for one message often asks for its neighbour next."""
+_BLOCKS: Final = 12
+"""Blocks of the tail that are kept for the same reason, decoded."""
 
 
 class Finder:
@@ -39,6 +41,8 @@ class Finder:
         self._ids: dict[str, tuple[str, str] | None] = {}
         """For each file of messages, its least and its greatest id, where they are known."""
         self._batches: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int, int, bool], list[Record]] = OrderedDict()
+        """Whole blocks of the tail, which do not change any more."""
         self._tables: Tables | None = None
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
@@ -198,11 +202,19 @@ class Finder:
             segment.index = build_index(self._disk, segment)
         return segment.index
 
-    def _records(self, segment: TailSegment, start: int, end: int | None, *, bodies: bool = False) -> Iterator[Record]:
+    def _records(self, segment: TailSegment, start: int, end: int | None, *, bodies: bool = False) -> Iterable[Record]:
         # The index knows of frames that are still pending: what lies beyond `written` is not there to be read yet.
-        end = segment.written if end is None else min(end, segment.written)
-        for found in RecordScan().records(self._disk, segment, start, end, bodies=bodies):
-            yield found.record
+        written = segment.written
+        known = None if end is None or end > written else (segment.name, start, end, bodies)
+        if known is not None and (kept := self._blocks.get(known)) is not None:
+            return kept
+        scan = RecordScan().records(self._disk, segment, start, written if known is None else known[2], bodies=bodies)
+        if known is None:
+            return (found.record for found in scan)
+        block = self._blocks[known] = [found.record for found in scan]
+        while len(self._blocks) > _BLOCKS:
+            self._blocks.popitem(last=False)
+        return block
 
 
 def _keep(known: dict[str, Any], files: Sequence[SealedFile]) -> None:

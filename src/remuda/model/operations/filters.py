@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,19 @@ from remuda.model.values.texts import read_count, read_optional_text, shown
 
 FAILED: Final = PARKED | {State.RETRY}
 """Parked, or waiting for a retry."""
+
+
+class Which(StrEnum):
+    """Which of a queue's live messages to list."""
+
+    WAITING = "waiting"
+    """All that wait, delayed ones included."""
+    NEW = "new"
+    """Of these, those that wait for their turn, or for their time to come first."""
+    RETURNED = "returned"
+    """Of these, those that were delivered, and come again later."""
+    HANDLED = "handled"
+    """Those that a consumer has."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remuda.model.messages import Messages
     from remuda.model.notes import Noted
     from remuda.model.operations.commands import Pull
-    from remuda.model.operations.filters import MessageFilter
+    from remuda.model.operations.filters import MessageFilter, Which
     from remuda.model.operations.results import Health, ParkedMessage, QueueInfo, Removed
     from remuda.model.operations.worker_orders import Orders, Worker, WorkerOrder
     from remuda.model.queues.flow_info import FlowInfo
@@ -117,8 +117,8 @@ class SwitchedBackend:
         found: FlowInfo = self._backend.flow(name, limit)
         return found
 
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = self._backend.waiting(name)
+    def waiting(self, name: str, which: Which) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = self._backend.waiting(name, which)
         return found
 
     def notes(self, queue: str, offset: int, after: int) -> list[Noted]:

@@ -10,7 +10,7 @@ from remuda.log.repair.recovery import RecoveryReport
 from remuda.model.document import Document
 from remuda.model.errors import RemudaError
 from remuda.model.notes import Noted
-from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.filters import MessageFilter, Which
 from remuda.model.operations.results import Health, ParkedMessage, QueueInfo, Removed
 from remuda.model.operations.worker_orders import Orders, Worker, WorkerOrder
 from remuda.model.queues.flow_info import FlowInfo
@@ -52,8 +52,8 @@ class Queries:
         found: FlowInfo = self.ask("flow", name, limit)
         return found
 
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = self.ask("waiting", name)
+    def waiting(self, name: str, which: Which) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = self.ask("waiting", name, which)
         return found
 
     def notes(self, queue: str, offset: int, after: int) -> list[Noted]:

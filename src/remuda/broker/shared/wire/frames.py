@@ -21,7 +21,7 @@ from remuda.model.errors import InvalidOption, Refused, RemudaError
 from remuda.model.messages import Messages
 from remuda.model.notes import Note, Noted
 from remuda.model.operations.commands import ON_THE_WIRE, Command, NamedOptions, Once, Publish, result_of
-from remuda.model.operations.filters import MessageFilter
+from remuda.model.operations.filters import MessageFilter, Which
 from remuda.model.operations.results import Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.operations.worker_orders import Orders, Worker, WorkerOrder
 from remuda.model.queues.flow_info import FlowInfo
@@ -223,7 +223,7 @@ QUERIES: Final[dict[str, tuple[Any, Any]]] = {
     "queues": (tuple[()], list[QueueInfo]),
     "parked": (tuple[str, MessageFilter, int], list[ParkedMessage]),
     "flow": (tuple[str, int], FlowInfo),
-    "waiting": (tuple[str], list[tuple[int, int]]),
+    "waiting": (tuple[str, Which], list[tuple[int, int]]),
     "notes": (tuple[str, int, int], list[Noted]),
     "exchanges": (tuple[()], dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]),
     "document": (tuple[str | int], Document),
