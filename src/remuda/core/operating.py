@@ -179,12 +179,7 @@ def _by_attempts(queue: Queue, piece: MessageRange) -> Iterator[MessageRange]:
 
 def _wanted(pieces: Iterable[MessageRange], wanted: MessageFilter) -> Iterator[MessageRange]:
     for piece in pieces:
-        if (
-            piece.state in wanted.taken
-            and wanted.since <= piece.time
-            and (wanted.until is None or piece.time < wanted.until)
-            and (wanted.reason is None or wanted.reason in (piece.reason or ""))
-        ):
+        if wanted.fits(piece.state, piece.reason, piece.time):
             yield piece
 
 

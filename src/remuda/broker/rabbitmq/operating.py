@@ -377,13 +377,7 @@ def _note_move(plan: Plan, queue: str, to: str, item: Incoming, attempts: int, w
 
 
 def _fits(chosen: MessageFilter, item: Incoming, state: State, reason: str, when: int) -> bool:
-    return (
-        state in chosen.taken
-        and (chosen.reason is None or chosen.reason in reason)
-        and chosen.since <= when
-        and (chosen.until is None or when < chosen.until)
-        and (chosen.offsets is None or _within(item.number, chosen.offsets))
-    )
+    return chosen.fits(state, reason, when) and (chosen.offsets is None or _within(item.number, chosen.offsets))
 
 
 def _within(number: int, runs: Iterable[tuple[int, int]]) -> bool:

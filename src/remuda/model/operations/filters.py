@@ -50,6 +50,15 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
         """The states of the messages it selects."""
         return PARKED if self.states is None else self.states
 
+    def fits(self, state: State, reason: str | None, time: int) -> bool:
+        """Whether it selects messages in this state, for this reason, since this time, whatever their offsets."""
+        return (
+            state in self.taken
+            and self.since <= time
+            and (self.until is None or time < self.until)
+            and (self.reason is None or self.reason in (reason or ""))
+        )
+
 
 def message_filter(chosen: MessageFilter | None, usual: frozenset[State] = PARKED) -> MessageFilter:
     """A filter as given, for a verb that takes the `usual` states by default."""
