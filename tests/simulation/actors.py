@@ -196,7 +196,8 @@ class Actors:
             if refusal is not None:
                 continue
             wanted = Wanted(row, set() if repeats else routes[row] & set(sim.model.queues))
-            for name in sorted(wanted.queues & set(tallies)):
+            # Also for a queue that is gone by now: without consumers, it was destroyed at the end of the publish.
+            for name in sorted(set() if repeats else routes[row] & set(tallies)):
                 word = tallies[name].take(message, sim.model.now)
                 key = flow.key_in(tallies[name].queue.options, message)
                 if word is None:
