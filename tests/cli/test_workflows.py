@@ -56,7 +56,8 @@ def test_g4_runs_are_started_listed_shown_cancelled_and_restarted(
         ("charge", "step", 0), ("undo charge", "undo", 1)
     ]  # fmt: skip
     assert "paid fails" in remuda("workflows", "data", "one").out
-    remuda("workflows", "data", "one", "--restart", "--step", "ship")
+    assert "was undone" in remuda("workflows", "data", "one", "--restart", "--step", "ship", code=1).err
+    remuda("workflows", "data", "one", "--restart", "--step", "charge")
     remuda("workflows", "data", "two", "--cancel", "--no-undo")
     with app(tmp_path / "data").testing(tmp_path / "data") as test:
         test.run()

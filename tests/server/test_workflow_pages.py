@@ -92,7 +92,9 @@ def test_g4_cancel_and_restart_over_http(site: Site) -> None:
     until(lambda: _state(site, "again") == "failed", "its failure")
     refused = site.client.post("/api/v1/workflows/again/restart", json={"step": "shop"})
     assert (refused.status_code, "charge" in refused.json()["detail"]) == (404, True)
-    assert site.client.post("/api/v1/workflows/again/restart", json={"step": "ship"}).status_code == 200
+    undone = site.client.post("/api/v1/workflows/again/restart", json={"step": "ship"})
+    assert (undone.status_code, "step 0 before it was undone" in undone.json()["detail"]) == (409, True)
+    assert site.client.post("/api/v1/workflows/again/restart", json={"step": "charge"}).status_code == 200
     until(lambda: _state(site, "again") == "done", "its end")
     assert site.client.post("/api/v1/workflows/again/restart").status_code == 409
 
