@@ -146,3 +146,21 @@ def test_b4_a_message_that_is_moved_to_a_queue_with_fewer_attempts_is_tried_ther
         eventually(lambda: bus.status(message).ended)
         assert bus.status(message).queues["second"].word == "done"
         assert bus.result(message, queue="second") == 10
+
+
+def test_f1_a_dead_message_says_that_its_key_goes_on(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """F1"""
+    got: list[int] = []
+
+    @bus.subscribe("x", queue="q", ordered=True, retry="never")
+    def handle(body: int) -> None:
+        got.append(body)
+        if body == 0:
+            raise ValueError("no")
+
+    with bus.testing() as test:
+        for body in range(2):
+            bus.publish("x", body, key="ann")
+        test.run()
+    assert got == [0, 1]
+    assert "the next of its key goes on" in caplog.text

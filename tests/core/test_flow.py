@@ -204,6 +204,15 @@ def test_f2_concurrency_of_a_queue_and_of_its_keys() -> None:
     assert sorted(bench.out) == [0, 1, 2, 3, 4]
 
 
+def test_f7_a_key_that_only_runs_is_shown_by_its_name_after_a_change_of_rules() -> None:
+    bench = Flowing({"ordered": True})
+    bench.keyed("a")
+    bench.configure(ordered=False, concurrency_per_key=2)
+    keyed = bench.core.queues["q"].keyed
+    assert keyed is not None
+    assert [(key.running, key.newest) for key in keyed.known()] == [(1, 0)]
+
+
 def test_f2_lowering_a_limit_cancels_nothing() -> None:
     bench = Flowing({"concurrency": 3})
     bench.publish(*"abcde")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -189,8 +190,13 @@ class Live(Place):
         caller.start()
 
     def unpause(self) -> None:
-        timer = threading.Timer(2 * self.unit / 1_000_000, self.bus.broker.set_status, ("q", "running"))
-        timer.start()
+        broker = self.bus.broker
+
+        def run() -> None:
+            with contextlib.suppress(RemudaError):  # the application was opened again meanwhile, or is through
+                broker.set_status("q", "running")
+
+        threading.Timer(2 * self.unit / 1_000_000, run).start()
 
 
 class InMemory(Live):

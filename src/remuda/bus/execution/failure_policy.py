@@ -40,13 +40,15 @@ class FailurePolicy:
         self._retry = settings.retry
         self._on_threshold = on_threshold
         self._clock = clock
+        self._then = "; the next of its key goes on" if dict(settings.rules).get("ordered") else ""
 
     def decide(self, result: CallResult, message_id: str, attempt: int, consumer: str) -> Fate:
         reason, detail = result.reason, result.detail
         if result.outcome not in (Outcome.RETRY, Outcome.NACK):
             if result.outcome in _KEPT and result.error_type != Dead.__name__:
                 _log.warning(
-                    "%s: message %s is %s: %s; it is kept", self._queue, message_id, result.outcome.value, reason,
+                    "%s: message %s is %s: %s; it is kept%s",
+                    self._queue, message_id, result.outcome.value, reason, self._then,
                     extra=self._fields(message_id, attempt),
                 )  # fmt: skip
             settled = settlement(result.outcome, reason, result.delay or None, consumer, detail)
@@ -103,7 +105,7 @@ class FailurePolicy:
             log_error(
                 _log, logging.ERROR, "%s: attempt %d, the last, of message %s failed: %s; %s",
                 self._queue, last, message_id, result.reason,
-                f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it",
+                f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it" + self._then,
                 error=result.error, traceback=result.traceback, extra=self._fields(message_id, attempt),
             )  # fmt: skip
         return settlement(Outcome.DEAD, result.reason, consumer=consumer, detail=result.detail), target
@@ -112,8 +114,8 @@ class FailurePolicy:
         """What becomes of a message that its failover queue does not take: it is dead here."""
         settled, target = fate
         _log.error(
-            "%s: message %s did not move to %s: %s; it is dead: fix the cause, then reprocess it",
-            self._queue, message_id, target, why, extra={"queue": self._queue, "message_id": message_id},
+            "%s: message %s did not move to %s: %s; it is dead: fix the cause, then reprocess it%s",
+            self._queue, message_id, target, why, self._then, extra={"queue": self._queue, "message_id": message_id},
         )  # fmt: skip
         return msgspec.structs.replace(settled, reason=f"{result.reason}; not moved to {target}: {why}"), None
 

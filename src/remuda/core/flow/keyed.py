@@ -276,11 +276,12 @@ class KeyedMessages(ReadyMessages):
 
     def begun(self, first: int, count: int, sign: int) -> None:
         """Messages are in flight from now on, or no longer."""
-        for number, _, size in self.keys.runs(first, count):
+        for number, start, size in self.keys.runs(first, count):
             key = self.key(number)
             key.running += sign * size
-            if sign > 0 and key.pending:
+            if sign > 0:
                 key.pending = max(key.pending - size, 0)
+                key.newest = max(key.newest, start + size - 1)
             self._touch(key)
             if sign < 0 and not key.lives:
                 self._gone += 1
