@@ -132,7 +132,7 @@ MUTANTS: Final = (
     Mutant(
         "a part of a batch whose checksum is not looked at",
         "log/spool.py",
-        "_checksum(path) != int(match[1], 16):",
+        '_checksum(path) != int(match["crc"], 16):',
         "_checksum(path) == 0:",
         "tests/log/test_spool.py::test_p2_no_damage_goes_unnoticed",
     ),
@@ -174,8 +174,8 @@ MUTANTS: Final = (
     Mutant(
         "a limit that is off by one",
         "core/admission.py",
-        "        if options.message_limit and self.size >= options.message_limit:\n",
-        "        if options.message_limit and self.size > options.message_limit:\n",
+        "        if options.message_limit and self.size >= options.message_limit and not word:\n",
+        "        if options.message_limit and self.size > options.message_limit and not word:\n",
         "tests/core/test_admission.py",
     ),
     Mutant(
