@@ -25,6 +25,7 @@ from remuda.server.http.api import api_types, event_stream, held_deliveries
 from remuda.server.http.api.api import Api
 from remuda.server.http.api.idempotency import Idempotency
 from remuda.server.http.api.problems import Problem
+from tests.broker.kit import ManualClock
 from tests.server.site import Site, serving, until
 
 
@@ -141,14 +142,15 @@ def test_answers_kept_under_keys_are_bounded_in_bytes() -> None:
     assert done == ["a", "broken", "broken", "b", "c", "a"]
 
 
-def test_a_delivery_in_a_clients_hands_keeps_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_in_a_clients_hands_keeps_no_bodies() -> None:
     """U2: and it is forgotten a minute after its time is up."""
 
     async def play() -> None:
         with Bus() as bus:
             bus.broker.create_queue("q", type="pull")
             bus.broker.publish([Message("q", b"x" * 1000), Message("q", b"y"), Message("q", b"z")], queue="q")
-            held = held_deliveries.Deliveries()
+            clock = ManualClock(time.time_ns() // 1000)
+            held = held_deliveries.Deliveries(now=clock)
             first = await bus.broker.aio.pull("q", 2)
             assert first is not None
             token = held.add(first)
@@ -156,8 +158,7 @@ def test_a_delivery_in_a_clients_hands_keeps_no_bodies(monkeypatch: pytest.Monke
             assert await held.get(token).ack([1]) == 1
             second = await bus.broker.aio.pull("q", 1)
             assert second is not None
-            late = time.time_ns() // 1000 + 80_000_000
-            monkeypatch.setattr(held_deliveries, "_now", lambda: late)
+            clock.now += 80_000_000
             held.add(second)
             assert len(held) == 1
 

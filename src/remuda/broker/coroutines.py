@@ -43,6 +43,9 @@ class AsyncEmbeddedBroker(AsyncBroker):
         """What executes the commands."""
         return self._backend
 
+    def now(self) -> int:
+        return self._backend.clock()
+
     # Publishing and consuming
 
     async def _publish(self, command: Publish, once: str | None, timeout: Duration | None) -> Receipt:

@@ -96,6 +96,12 @@ class RunLedger(Protocol):
 class Broker(Verbs):
     """A broker for threads. Safe to use from any thread."""
 
+    @abstractmethod
+    def now(self) -> int:
+        """The time by the broker's clock, in microseconds since 1970: what `due` and `expires` are compared with. It
+        never jumps, whatever the machine's clock is set to."""
+        ...
+
     def publish(
         self,
         messages: Publishable,
@@ -242,6 +248,11 @@ class AsyncSubscription(_BaseSubscription):
 
 class AsyncBroker(AsyncVerbs):
     """A broker for coroutines: the same methods as for threads, awaited."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """As for threads; it is not awaited."""
+        ...
 
     async def publish(
         self,

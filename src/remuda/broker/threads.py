@@ -44,6 +44,9 @@ class EmbeddedBroker(Broker):
         """What executes the commands."""
         return self._backend
 
+    def now(self) -> int:
+        return self._backend.clock()
+
     @property
     def recovery(self) -> RecoveryReport:
         """What was cut or lost when the log was opened."""

@@ -134,8 +134,9 @@ class Bus:
         return self._registry.handlers
 
     def now(self) -> int:
-        """The time by the bus's clock, in microseconds since the epoch."""
-        return self._lazy.clock()
+        """The time by the broker's clock, in microseconds since the epoch."""
+        broker = self._lazy.broker
+        return self._lazy.clock() if broker is None else broker.now()
 
     # Handlers
 

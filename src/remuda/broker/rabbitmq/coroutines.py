@@ -37,6 +37,9 @@ class AsyncRabbitBroker(AsyncBroker):
         self.runtime = threads.runtime
         self.place = threads.place
 
+    def now(self) -> int:
+        return self.runtime.clock()
+
     # Publishing
 
     async def _publish(self, command: Publish, once: str | None, timeout: Duration | None) -> Receipt:

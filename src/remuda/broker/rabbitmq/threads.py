@@ -38,6 +38,9 @@ class RabbitBroker(Broker):
         self.runs = ScheduleRuns(runtime.definitions, runtime.clock)
         self._aio: AsyncRabbitBroker | None = None
 
+    def now(self) -> int:
+        return self.runtime.clock()
+
     @property
     def aio(self) -> AsyncRabbitBroker:
         """The same broker for coroutines."""

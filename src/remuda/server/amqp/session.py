@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import groupby
@@ -549,7 +548,7 @@ class ClientSession:
                 publications, rows = found.publications, found.rows
             if not publications:
                 return (), frames
-        now = time.time_ns() // 1000
+        now = broker.now()
         messages = self.server.inbound.batch(exchange, publications, now)
         declared = self.server.topology.exchanges.get(full)
         if declared is not None and declared.delays:

@@ -38,6 +38,7 @@ class SwitchedBackend:
         self.wait: Any = backend.wait
         self.new_tag: Any = backend.new_tag
         self.track: Any = backend.track
+        self.clock: Any = backend.clock
         self._backend: Any = backend
 
     def _open_when_needed(self, opening: Callable[[], None]) -> None:
@@ -45,7 +46,7 @@ class SwitchedBackend:
         waiting = _Unopened(self, opening)
         self._backend = waiting
         self.remote = True
-        for verb in ("submit", "begin", "wait", "new_tag", "track"):
+        for verb in ("submit", "begin", "wait", "new_tag", "track", "clock"):
             setattr(self, verb, getattr(waiting, verb))
 
     @property

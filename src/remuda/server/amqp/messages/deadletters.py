@@ -114,7 +114,7 @@ class DeadLetters:
                 publications.append(made)
         if not publications:
             return
-        batch = self._inbound.batch(exchange, publications, time.time_ns() // 1000)
+        batch = self._inbound.batch(exchange, publications, self._server.broker.now())
         try:
             await self._server.broker.route(vhost.exchange(exchange), batch, raise_refusals=False)
         except (NotFound, Failure):  # a name that no exchange can have is one that does not exist

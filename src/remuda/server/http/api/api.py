@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -56,8 +55,8 @@ class Api:
         async def do() -> bytes:
             user = call.user.name
             # A large batch is read in a thread, beside the other requests.
-            read = (_batch, content, kind, user)
-            messages = _batch(content, kind, user) if len(content) < _SMALL else await call.run(*read)
+            read = (_batch, content, kind, user, call.service.bus.now())
+            messages = _batch(*read[1:]) if len(content) < _SMALL else await call.run(*read)
             if messages is None:
                 return msgspec.json.encode(api_types.Published([], 0))
             return _published(await call.service.publish(messages, queue, timeout))
@@ -260,12 +259,12 @@ def _created(published: bytes) -> Response:
     return Response(published, 201, media_type=JSON)
 
 
-def _batch(content: bytes, kind: str, user: str) -> Messages | None:
+def _batch(content: bytes, kind: str, user: str, now: int) -> Messages | None:
     """The messages of a request; None if it has none."""
     given = _read_messages(content, kind)
     if len(given) > MAX_BATCH:
         raise Problem(413, "Request too large", f"a batch has at most {MAX_BATCH} messages; split it")
-    return api_types.columns_of(given, user, time.time_ns() // 1000) if given else None
+    return api_types.columns_of(given, user, now) if given else None
 
 
 def _published(receipt: Receipt) -> bytes:

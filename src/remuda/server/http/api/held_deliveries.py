@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Final, NamedTuple
 
 from remuda.broker.delivery import AsyncDelivery
+from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.model.errors import NotFound
 from remuda.model.messages import Messages
 from remuda.model.values.durations import SECOND
@@ -27,8 +27,9 @@ class Deliveries:
     """Bounded: a client that pulls and never answers costs a few bytes for each message, until a minute after the
     delivery's deadline."""
 
-    def __init__(self, limit: int = HELD) -> None:
+    def __init__(self, limit: int = HELD, now: Clock | None = None) -> None:
         self._limit = limit
+        self._now = now or steady_clock()
         self._held: dict[str, _Held] = {}
         self._sweep_at = 0
 
@@ -45,11 +46,11 @@ class Deliveries:
 
     def add(self, delivery: AsyncDelivery) -> str:
         """Keep a delivery after its messages were sent to the client; of the messages, only their number is kept."""
-        if _now() >= self._sweep_at:
+        if self._now() >= self._sweep_at:
             self._sweep()
         delivery.messages = Messages(bodies=[b""] * len(delivery), name="")
         token = secrets.token_urlsafe(18)
-        self._held[token] = _Held(delivery, max(delivery.deadline, _now()) + _KEPT_AFTER)
+        self._held[token] = _Held(delivery, max(delivery.deadline, self._now()) + _KEPT_AFTER)
         return token
 
     def get(self, token: str) -> AsyncDelivery:
@@ -61,16 +62,12 @@ class Deliveries:
     def renewed(self, token: str, seconds: int) -> None:
         held = self._held.get(token)
         if held is not None:
-            self._held[token] = _Held(held.delivery, max(held.until, _now() + seconds + _KEPT_AFTER))
+            self._held[token] = _Held(held.delivery, max(held.until, self._now() + seconds + _KEPT_AFTER))
 
     def drop(self, token: str) -> None:
         self._held.pop(token, None)
 
     def _sweep(self) -> None:
-        now = _now()
+        now = self._now()
         self._sweep_at = now + _SWEPT_EVERY
         self._held = {token: held for token, held in self._held.items() if held.until > now}
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

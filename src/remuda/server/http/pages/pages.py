@@ -377,7 +377,7 @@ class Pages(PageSet):
             priority="high" if form.get("high") == "1" else 0,
         )
         who = request.state.user.name
-        columns = api_types.columns_of([message], who, time.time_ns() // 1000)
+        columns = api_types.columns_of([message], who, self._service.bus.now())
         columns = msgspec.structs.replace(
             columns, bodies=[_form_body(form)], mime_type=message.mime_type or "application/json"
         )
