@@ -2,61 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypedDict
+from collections.abc import Mapping
+from typing import Any, Final
 
-from remuda.model.queues.options import (
-    AutoDestroy,
-    CommitWhen,
-    LimitExceeded,
-    OnRetry,
-    Persistence,
-    PutBack,
-    QueueOptions,
-    Singleton,
-)
-from remuda.model.values.durations import Duration
+from remuda.model.queues.options import QueueOptions, QueueRuleKwargs
 
 Rules = tuple[tuple[str, Any], ...]
 """Options as they were written, by name."""
-
-
-class QueueRuleKwargs(TypedDict, total=False):
-    """The options of a bus's queue. The others follow from its handlers and from the settings."""
-
-    commit_when: CommitWhen | str
-    message_timeout: Duration
-    expired_queue: str | None
-    message_limit: int
-    limit_exceeded: LimitExceeded | str
-    byte_limit: int
-    message_size_limit: int
-    client_limit: int
-    delay_between_messages: Duration
-    put_back: PutBack | str
-    put_back_delay: Duration
-    auto_destroy: AutoDestroy | str
-    unique_ids: bool
-    persistence: Persistence | str
-    delivery_limit: int
-    dead_letter_queue: str | None
-    max_priority: int
-    single_active_consumer: bool
-    flow_key: str
-    ordered: bool
-    on_retry: OnRetry | str
-    concurrency: int
-    concurrency_per_key: int
-    limits: Mapping[str, int | str] | Iterable[str]
-    rate: str | None
-    rate_per_key: str | None
-    key_limits: Mapping[str, int | str] | Iterable[str]
-    fair: bool
-    weights: Mapping[str, int] | Iterable[str]
-    debounce: Duration
-    max_wait: Duration
-    throttle: Duration
-    singleton: Singleton | str
 
 
 _NAMES: Final = frozenset(QueueRuleKwargs.__annotations__)

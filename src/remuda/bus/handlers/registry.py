@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_typed_in
-from remuda.bus.handlers.queue_rules import QueueRuleKwargs, read_rules
+from remuda.bus.handlers.queue_rules import read_rules
 from remuda.bus.publishing.typed import with_carried
 from remuda.bus.settings.properties import MOST_THREADS
 from remuda.bus.settings.retry import RetrySpec, error_types, policy
 from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.queues.options import QueueRuleKwargs
 from remuda.model.queues.system_queues import SYSTEM_QUEUES
 from remuda.model.topics import WILDCARDS, check_topic
 from remuda.model.values.durations import Duration

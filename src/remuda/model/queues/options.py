@@ -166,12 +166,9 @@ Limits = Annotated[tuple[str, ...], Read(_limits)]
 Weights = Annotated[tuple[str, ...], Read(_weights)]
 
 
-class QueueKwargs(TypedDict, total=False):
-    """Options of a queue as people write them."""
+class QueueRuleKwargs(TypedDict, total=False):
+    """Options of a queue as people write them, as far as they do not follow from a bus's handlers and settings."""
 
-    type: QueueType | str
-    acknowledge: Acknowledge | str
-    acknowledge_timeout: Duration
     commit_when: CommitWhen | str
     message_timeout: Duration
     expired_queue: str | None
@@ -186,10 +183,6 @@ class QueueKwargs(TypedDict, total=False):
     auto_destroy: AutoDestroy | str
     unique_ids: bool
     persistence: Persistence | str
-    confirmations: int | str
-    queue_size: int
-    topics: Iterable[str]
-    patterns: Iterable[str]
     delivery_limit: int
     dead_letter_queue: str | None
     max_priority: int
@@ -209,6 +202,18 @@ class QueueKwargs(TypedDict, total=False):
     max_wait: Duration
     throttle: Duration
     singleton: Singleton | str
+
+
+class QueueKwargs(QueueRuleKwargs, total=False):
+    """All options of a queue as people write them."""
+
+    type: QueueType | str
+    acknowledge: Acknowledge | str
+    acknowledge_timeout: Duration
+    confirmations: int | str
+    queue_size: int
+    topics: Iterable[str]
+    patterns: Iterable[str]
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
