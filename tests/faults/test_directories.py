@@ -252,6 +252,12 @@ def test_l7_a_directory_that_others_can_write_is_narrowed(
     disk.unlock()
     assert {stat.S_IMODE(one.stat().st_mode) for one in everything if one.exists()} == {left}
     assert f"and {len(everything) - 1} more of its files and folders" in caplog.text
+    caplog.clear()
+    path.chmod(0o700)
+    (path / "tail").chmod(0o777)
+    disk.lock()
+    disk.unlock()
+    assert caplog.text == "", "nobody else reaches it"
 
 
 @contextlib.contextmanager

@@ -349,6 +349,7 @@ class DirectoryDisk:
                 "nothing was changed. Open it as its owner, or allow its group"
             )
         narrowed = [self._root] if self._narrow(self._root, root) else []
+        reachable = root.st_mode & (stat.S_IXOTH if self._group else stat.S_IXGRP | stat.S_IXOTH)
         owners = {user, root.st_uid}
         for folder, folders, files in os.walk(self._root, onerror=_raise):
             if folder == str(self._root):
@@ -363,7 +364,7 @@ class DirectoryDisk:
                 with contextlib.suppress(FileNotFoundError):
                     found = os.lstat(path)
                     self._inspect_one(path, found, owners)
-                    if self._narrow(path, found):
+                    if reachable and self._narrow(path, found):
                         narrowed.append(path)
         if narrowed:
             _log.warning(
