@@ -1,11 +1,14 @@
-"""S4: what a publish costs the server in calls, which are the same on every machine."""
+"""S4: what requests cost the server in calls and syncs, which are the same on every machine."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from remuda.amqp.client.connection import Connection
 from tests.server.amqp.kit import fresh
@@ -44,3 +47,20 @@ def test_s4_a_publish_that_is_waited_for_takes_few_calls(server: RunningServer) 
         server.run(profile(None))
     costs = [after - before for before, after in zip(totals[_PUBLISHES:], totals[_PUBLISHES + 1 :], strict=False)]
     assert 20 < statistics.median(costs) < _MOST
+
+
+def test_s4_a_queue_is_declared_with_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It consists of a queue, one for its dead letters, and the binding that describes it."""
+    syncs, sync = 0, os.fdatasync
+
+    def counted(file: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        sync(file)
+
+    with RunningServer(str(tmp_path / "data")) as server, Connection(server.url) as connection:
+        channel = connection.channel()
+        monkeypatch.setattr(os, "fdatasync", counted)
+        for number in range(20):
+            channel.declare_queue(f"q{number}", arguments={"x-dead-letter-exchange": ""})
+        assert 20 <= syncs <= 45  # at most one more, for the consumer of the dead letters

@@ -6,6 +6,7 @@ hold the declaration. So a declaration lasts as long as what it describes, and o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -290,12 +291,18 @@ class Topology:
     async def create_queue(self, vhost: VHost, full: str, declaration: QueueDeclaration) -> None:
         in_force = with_policy(declaration, self.policy_of_queue(full, declaration))
         options = options_of(vhost, full, in_force, self._consumer_seconds)
-        await self._prepare_dead_letters(full, in_force, options)
-        await self.broker.create_queue(full, options)
-        await self.broker.bind(
-            vhost.exchange(""),
-            Binding(queue=full, key=vhost.short(full), arguments={DECLARED: _encode(declaration)}),
-        )
+        default = vhost.exchange("")
+        binding = Binding(queue=full, key=vhost.short(full), arguments={DECLARED: _encode(declaration)})
+        # They begin in this order, and share one sync.
+        done = await asyncio.gather(
+            self._prepare_dead_letters(full, in_force, options), self.broker.create_queue(full, options),
+            self.broker.bind(default, binding), return_exceptions=True,
+        )  # fmt: skip
+        for error in done:
+            if isinstance(error, BaseException):
+                with contextlib.suppress(NotFound):
+                    await self.broker.unbind(default, binding)
+                raise error
         self.queues[full] = declaration
 
     async def adopt(self, vhost: VHost, full: str) -> bool:
