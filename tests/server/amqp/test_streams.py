@@ -11,6 +11,8 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
+from remuda.broker.spectator import Spectator
+from remuda.model.message import Message
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 
@@ -52,6 +54,31 @@ def test_s1_a_stream_is_read_from_any_offset_again_and_again(client: Client) -> 
     assert _read(client, name, 8, offsets[11] + 1) == everything[12:]
     assert _read(client, name, 1, "last") == everything[-1:]
     assert client.waiting(name) == 20
+
+
+def test_s1_other_queues_wake_no_consumer_of_a_stream(
+    server: RunningServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4: what grows elsewhere costs consumers of streams nothing; what a bus publishes reaches them all the same."""
+    name, other, got = _stream(client), fresh(), list[bytes]()
+    client.channel.queue_declare(other)
+    for _ in range(3):
+        channel = client.open(confirms=False)
+        channel.basic_qos(prefetch_count=10)
+        channel.basic_consume(name, lambda _c, _m, _p, body: got.append(body))
+    looks, look = 0, Spectator.messages
+
+    def counted(spectator: Spectator, offset: int = 0) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(spectator, offset)
+
+    monkeypatch.setattr(Spectator, "messages", counted)
+    for _ in range(200):
+        client.publish(other, b"elsewhere")
+    assert looks < 100  # each looks a few times, ever more rarely; 200 messages would wake three of them 600 times
+    server.broker.publish(Message(name, b"here"), queue=name)
+    eventually(lambda: client.connection.process_data_events(0.05) or len(got) == 3)
 
 
 def test_s1_a_stream_goes_on_with_what_is_published_next(client: Client) -> None:

@@ -29,6 +29,7 @@ from remuda.server.amqp.messages.consumers import AmqpConsumer
 from remuda.server.amqp.messages.deadletters import DeadLetters
 from remuda.server.amqp.messages.inbound import Inbound
 from remuda.server.amqp.messages.inflow import Inflow
+from remuda.server.amqp.messages.streams import StreamWatch
 from remuda.server.amqp.protocol.channels import Channel
 from remuda.server.amqp.protocol.connection import Limits, ServerConnection, Stage
 from remuda.server.amqp.protocol.failures import (
@@ -81,8 +82,7 @@ class AmqpServer:
         self.intake = Inflow(self.limits.memory_bytes)
         self.gathering = CommitGroup()
         self.mistakes = ErrorLog()
-        self.streams: set[asyncio.Event] = set()
-        """What consumers of streams wait for: that something was published."""
+        self.streams = StreamWatch(self.topology, self.mistakes)
         self.inbound = Inbound()
         self.replies: dict[str, tuple[ClientSession, Channel]] = {}
         """Channels that wait for direct replies, by their token."""
@@ -144,6 +144,7 @@ class AmqpServer:
             task.cancel()
         if self._upkeep:
             await asyncio.wait(self._upkeep)
+        await self.streams.close()
         await self.dead_letters.close()
 
     @property

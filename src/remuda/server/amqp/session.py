@@ -561,8 +561,7 @@ class ClientSession:
             except NotFound:
                 self.server.topology.exchanges.pop(full, None)
                 raise no_exchange(exchange, self.vhost.name) from None
-        for stream in self.server.streams:
-            stream.set()
+        self.server.streams.published()
         if not receipt.refusals and not receipt.unroutable:
             return (), frames
         await self._handle_unaccepted(channel, publications, messages, receipt, frames)

@@ -7,18 +7,23 @@ place in the log: offsets grow, but those of one stream do not follow each other
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from remuda.amqp.codec.properties import with_headers
 from remuda.amqp.codec.tables import Int64, Table, Timestamp
 from remuda.broker.delivery import AsyncDelivery, in_hand
 from remuda.broker.spectator import Spectator
+from remuda.model.errors import BrokerClosed
 from remuda.model.messages import Messages, cell
 from remuda.model.records import Appended
+from remuda.model.state import State
 from remuda.model.values.durations import SECOND
 from remuda.model.values.number_runs import merged
 from remuda.server.amqp.declarations.arguments import seconds_of
 from remuda.server.amqp.declarations.queues import QueueDeclaration
+from remuda.server.amqp.declarations.topology import Topology
+from remuda.server.amqp.error_log import ErrorLog
 from remuda.server.amqp.messages.consumers import BATCH, AmqpConsumer
 from remuda.server.amqp.messages.outbound import properties_of
 from remuda.server.amqp.protocol.channels import Channel
@@ -28,11 +33,67 @@ if TYPE_CHECKING:
     from remuda.server.amqp.session import ClientSession
 
 OFFSET: Final = "x-stream-offset"
-_SHORTEST: Final = 0.02
-_LONGEST: Final = 0.25
-"""Seconds between two looks for more; what is published over AMQP here is noticed at once."""
+_SHORTEST: Final = 0.05
+_LONGEST: Final = 30.0
+"""Seconds between two looks of a consumer for more, unless it is told that there is some."""
+_LOOK: Final = 0.25
+_APART: Final = 0.005
+"""Seconds between two looks at which streams have grown. What is published over AMQP here is looked for at once."""
 _ROWS: Final = 20_000
 """After this many messages of the log, a look for those of the stream ends, and the next goes on from there."""
+
+
+class StreamWatch:
+    """Wakes the consumers of a stream when it has grown, or is gone: one look for all of them."""
+
+    def __init__(self, topology: Topology, mistakes: ErrorLog) -> None:
+        self._topology = topology
+        self._mistakes = mistakes
+        self._consumers: dict[str, set[StreamConsumer]] = {}
+        self._published = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def join(self, consumer: StreamConsumer) -> None:
+        self._consumers.setdefault(consumer.queue, set()).add(consumer)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def leave(self, consumer: StreamConsumer) -> None:
+        others = self._consumers.get(consumer.queue, set())
+        others.discard(consumer)
+        if not others:
+            self._consumers.pop(consumer.queue, None)
+
+    def published(self) -> None:
+        """Something was published, perhaps to a stream."""
+        self._published.set()
+
+    async def _run(self) -> None:
+        entered: dict[str, int | None] = {}
+        try:
+            while self._consumers:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._published.wait(), _LOOK)
+                self._published.clear()
+                for full in list(self._consumers):
+                    info = await self._topology.find(full)
+                    now = None if info is None else info.counts.get(State.QUEUED, 0)
+                    if entered.get(full, -1) != now:
+                        entered[full] = now
+                        for consumer in self._consumers.get(full, ()):
+                            consumer.wake()
+                await asyncio.sleep(_APART)
+        except BrokerClosed:
+            pass
+        except Exception as error:
+            self._mistakes.report("the server", "looking which streams have grown", error)
+        finally:
+            self._task = None
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
 
 class StreamConsumer(AmqpConsumer):
@@ -49,8 +110,12 @@ class StreamConsumer(AmqpConsumer):
         self._more = asyncio.Event()
 
     def follow(self) -> None:
-        self.session.server.streams.add(self._more)
+        self.session.server.streams.join(self)
         self.task = asyncio.create_task(self._follow())
+
+    def wake(self) -> None:
+        """The stream has grown, or is gone."""
+        self._more.set()
 
     async def set_prefetch(self, prefetch: int) -> None:
         self._credit = prefetch or self._credit
@@ -76,41 +141,47 @@ class StreamConsumer(AmqpConsumer):
                 if room <= 0:
                     await self._more.wait()
                     continue
-                before = self._cursor
-                offsets, messages = await asyncio.to_thread(self._read, min(room, BATCH))
+                offsets, messages, further = await asyncio.to_thread(self._read, min(room, BATCH))
                 if self.stopped:
                     return
                 if offsets:
                     self._hand_out(offsets, messages)
-                if self._cursor > before:
+                if further:
                     pause = _SHORTEST
                     continue
                 if await session.server.topology.find(self.queue) is None:
                     session.cancelled(self)
                     return
-                try:
-                    await asyncio.wait_for(self._more.wait(), pause)
-                except TimeoutError:
-                    pause = min(2 * pause, _LONGEST)
+                # Not all that was counted may be readable yet.
+                pause = await self._rest(pause)
         except Exception as error:
             session.server.mistakes.report(session.who, f"reading stream {self.queue}", error)
             if not self.stopped:
                 session.cancelled(self)
         finally:
-            session.server.streams.discard(self._more)
+            session.server.streams.leave(self)
 
-    def _read(self, most: int) -> tuple[list[int], Messages]:
-        """The next messages of the stream with their offsets; moves the cursor behind what was looked through."""
+    async def _rest(self, pause: float) -> float:
+        """Wait for more; returns how long to wait the next time if there is nothing."""
+        try:
+            await asyncio.wait_for(self._more.wait(), pause)
+        except TimeoutError:
+            return min(4 * pause, _LONGEST)
+        return _SHORTEST
+
+    def _read(self, most: int) -> tuple[list[int], Messages, bool]:
+        """The next messages of the stream with their offsets, and whether there may be more behind them; moves the
+        cursor behind what was looked through."""
         seen = 0
         for record in self._spectator.messages(self._cursor):
             rows = self._rows_of(record)[:most]
             seen += len(record)
             self._cursor = record.first + (rows[-1] + 1 if len(rows) == most else len(record))
             if rows:
-                return [record.first + row for row in rows], record.messages.take(rows)
+                return [record.first + row for row in rows], record.messages.take(rows), True
             if seen >= _ROWS:
                 break
-        return [], Messages(bodies=[], name="")
+        return [], Messages(bodies=[], name=""), seen >= _ROWS
 
     def _rows_of(self, record: Appended) -> list[int]:
         first = max(self._cursor - record.first, 0)
