@@ -379,8 +379,8 @@ MUTANTS: Final = (
     Mutant(
         "a plan that outlives the rules it was made from",
         "core/registry.py",
-        "        self.limits.join(queue)\n        self._plans.clear()\n",
-        "        self.limits.join(queue)\n",
+        "        self._plans.clear()\n\n    def plan_for",
+        "\n    def plan_for",
         SIMULATION,
     ),
     Mutant(
