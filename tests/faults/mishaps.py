@@ -2,9 +2,9 @@
 
     python -m tests.faults.mishaps --runs 300
 
-Half of the runs have one process, half a host with guests. Once a run is warm, one call of a function that was seen at
-work raises, before or after it did its work. Everybody else goes on, nothing that was confirmed is lost, and nothing
-that was settled is delivered again.
+Half of the runs have one process, in memory or with a directory, half a host with guests. Once a run is warm, one call
+of a function that was seen at work raises, before or after it did its work. Everybody else goes on, nothing that was
+confirmed is lost, and nothing that was settled is delivered again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.broker.shared import kit
 
 PLANTED: Final = "a planted error"
 QUEUES: Final = ("jobs", "pushed", "spare")
+PLACES: Final = ("one process", "a host with guests", "memory", "a host with guests")
 WARMING: Final = 0.3
 """Seconds of load before the error is planted."""
 AFTERWARDS: Final = 0.4
@@ -166,9 +167,9 @@ def _usual_store(queue: str, options: QueueOptions) -> Any:
 class Run:
     """Callers of a broker, and what each of them was told."""
 
-    def __init__(self, seed: int, hosted: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.hosted = hosted
+        self.place = PLACES[seed % len(PLACES)]
         self.accepted: set[bytes] = set()
         self.settled: set[bytes] = set()
         self.uncertain: set[bytes] = set()
@@ -185,23 +186,33 @@ class Run:
         """The place of the error; None if it was not come by."""
         with tempfile.TemporaryDirectory(prefix="remuda-mishap-") as folder:
             place = Path(folder) / "d"
-            if not self.hosted:
-                mine = Mine()
-                mine.watch()
-                try:
-                    with opened(place) as broker:
-                        return self._under_load(broker, mine.lay, lambda: mine.went_off, mine.lift)
-                finally:
-                    threading.setprofile(None)
-                    sys.setprofile(None)
-            with kit.other(place, HOST) as host, open_broker(place, sync="os") as broker:
+            where = self._with_guests(place) if self.place == PLACES[1] else self._alone(place)
+            with open_broker(place, sync="os", shared=False) as broker:
+                if not broker.recovery.clean:
+                    self.wrong.append(f"opened again: {broker.recovery.describe()}")
+                if again := [queue.name for queue in broker.queues() if queue.name in QUEUES and queue.size]:
+                    self.wrong.append(f"opened again, {again} hold what was settled")
+            return where
 
-                def does(what: str) -> Any:
-                    return host.does(f"mine.{what}")
+    def _alone(self, place: Path) -> str | None:
+        mine = Mine()
+        mine.watch()
+        try:
+            with opened("memory://" if self.place == "memory" else place) as broker:
+                return self._under_load(broker, mine.lay, lambda: mine.went_off, mine.lift)
+        finally:
+            threading.setprofile(None)
+            sys.setprofile(None)
 
-                return self._under_load(
-                    broker, lambda seed: does(f"lay({seed})"), lambda: does("went_off"), lambda: does("lift()")
-                )
+    def _with_guests(self, place: Path) -> str | None:
+        with kit.other(place, HOST) as host, open_broker(place, sync="os") as broker:
+
+            def does(what: str) -> Any:
+                return host.does(f"mine.{what}")
+
+            return self._under_load(
+                broker, lambda seed: does(f"lay({seed})"), lambda: does("went_off"), lambda: does("lift()")
+            )
 
     def _under_load(
         self, broker: EmbeddedBroker, lay: Callable[[int], str], went_off: Callable[[], bool], lift: Callable[[], bool]
@@ -361,7 +372,7 @@ class Run:
 
 def play(seed: int, tally: Counter[str]) -> None:
     """One run; raises `AssertionError` with all that went wrong."""
-    run = Run(seed, hosted=seed % 2 == 1)
+    run = Run(seed)
     where = run.play()
     tally["runs"] += 1
     tally["went off"] += where is not None
@@ -370,9 +381,8 @@ def play(seed: int, tally: Counter[str]) -> None:
     tally["settled"] += len(run.settled)
     tally["calls"] += run.calls
     tally["slower than a second"] += run.longest > 1
-    place = "a host with guests" if run.hosted else "one process"
     assert not run.wrong, (
-        f"run {seed}, {place}, an error in {where}: {'; '.join(run.wrong)}\n"
+        f"run {seed}, {run.place}, an error in {where}: {'; '.join(run.wrong)}\n"
         f"  again: python -m tests.faults.mishaps --first {seed} --runs 1"
     )
 
