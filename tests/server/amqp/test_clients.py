@@ -66,6 +66,33 @@ async def _aio_pika(url: str) -> None:
         await rpc.close()
 
 
+def test_kombu_limits_a_worker_across_its_queues(server: RunningServer) -> None:
+    """S2: as Celery with `-c 1` and `acks_late` does, on a server of the name and version that kombu looks for."""
+    queues = [kombu.Queue(fresh(), durable=True) for _ in range(3)]
+    got: list[Any] = []
+    with kombu.Connection(server.url) as connection:
+        with connection.Producer() as producer:
+            for queue in queues:
+                producer.publish("task", routing_key=queue.name, declare=[queue])
+        consumer = connection.Consumer(
+            queues, callbacks=[lambda body, message: got.append(message)], auto_declare=False
+        )
+        consumer.qos(prefetch_count=1, apply_global=not connection.qos_semantics_matches_spec)
+        consumer.consume()
+
+        def held() -> int:
+            return sum(server.broker.queue(queue.name).in_flight for queue in queues)
+
+        eventually(held)
+        connection.default_channel.queue_declare(queues[0].name, passive=True)  # all was handed out that may be
+        assert held() == 1
+        for count in (1, 2, 3):
+            while len(got) < count:
+                connection.drain_events(timeout=60)
+            got[-1].ack()
+        eventually(lambda: not held())
+
+
 def test_kombu(server: RunningServer) -> None:
     """S2."""
     exchange = kombu.Exchange(fresh("x"), "direct", durable=True)

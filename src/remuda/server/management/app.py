@@ -143,29 +143,24 @@ async def _vhost(call: Call, views: Views) -> Answer:
 
 async def _users(call: Call, views: Views) -> Answer:
     call.require_administrator()
-    users = call.server.users
-    shown = [] if users is None else [definitions.user_view(users, user) for user in users]
-    return Answer(body=listed(shown, call.query))
+    return Answer(body=listed([definitions.user_view(call.server, user) for user in call.users], call.query))
 
 
 async def _users_without_permissions(call: Call, views: Views) -> Answer:
     call.require_administrator()
-    users = call.server.users
-    shown = [] if users is None else [definitions.user_view(users, user) for user in users if not user.vhosts]
+    shown = [definitions.user_view(call.server, user) for user in call.users if not user.vhosts]
     return Answer(body=listed(shown, call.query))
 
 
 async def _user(call: Call, views: Views) -> Answer:
     call.require_administrator()
-    users = call.server.users
-    user = None if users is None else users.find(call.path["name"])
-    return _there(None if user is None or users is None else definitions.user_view(users, user))
+    user = call.find_user(call.path["name"])
+    return _there(None if user is None else definitions.user_view(call.server, user))
 
 
 def _permissions(call: Call) -> list[dict[str, Any]]:
     call.require_administrator()
-    users = call.server.users
-    return [] if users is None else [one for user in users for one in definitions.permissions_of(user)]
+    return [one for user in call.users for one in definitions.permissions_of(user)]
 
 
 async def _all_permissions(call: Call, views: Views) -> Answer:

@@ -10,7 +10,7 @@ import msgspec
 from remuda.model.errors import InvalidOption
 from remuda.server.amqp.amqp_server import AmqpServer
 from remuda.server.amqp.protocol.vhosts import VHost
-from remuda.server.users import ACCESSES, User
+from remuda.server.users import ACCESSES, User, Users
 
 _SEES_ALL: Final = frozenset({"administrator", "monitoring"})
 _SETS_POLICIES: Final = frozenset({"administrator", "policymaker"})
@@ -67,6 +67,13 @@ class Call(msgspec.Struct):
         return found
 
     @property
+    def users(self) -> list[User]:
+        return list(self.server.users or ())
+
+    def find_user(self, name: str) -> User | None:
+        return None if self.server.users is None else self.server.users.find(name)
+
+    @property
     def is_administrator(self) -> bool:
         return self.user.everywhere or "administrator" in self.user.tags
 
@@ -112,6 +119,13 @@ class Call(msgspec.Struct):
         if not self.user.enters(vhost.name):
             raise _not_allowed("User not authorised to access virtual host")
         return vhost
+
+
+def users_of(server: AmqpServer) -> Users:
+    """Users that can be changed: those of a file."""
+    if server.users is None or server.users.path is None:
+        raise InvalidOption("this server has no users; start it with --users FILE or REMUDA_DEFAULT_USER")
+    return server.users
 
 
 def _not_allowed(reason: str) -> Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Any, Final
 
 from remuda.amqp.codec.methods import (
@@ -28,7 +29,7 @@ from remuda.server.amqp.messages.consumers import AGAIN, DONE, REJECTED
 from remuda.server.amqp.messages.outbound import exchange_of, properties_of
 from remuda.server.amqp.protocol.failures import NOT_FOUND, PRECONDITION_FAILED, Failure
 from remuda.server.management import calls
-from remuda.server.management.calls import CREATED, Answer, Call, bad_request, granted, not_found, tags_of
+from remuda.server.management.calls import CREATED, Answer, Call, bad_request, granted, not_found, tags_of, users_of
 from remuda.server.management.views import Views
 from remuda.server.users import change_user, check_vhost, from_rabbitmq, hashed, remove_user
 
@@ -72,15 +73,16 @@ def text_of(given: dict[str, Any], name: str, default: str | None = None) -> str
 # Queues and their messages
 
 
+def queue_of_json(name: str, given: dict[str, Any]) -> QueueDeclare:
+    durable, auto_delete = flag_of(given, "durable"), flag_of(given, "auto_delete")
+    return QueueDeclare(0, name, durable=durable, auto_delete=auto_delete, arguments=table_of(given))
+
+
 async def put_queue(call: Call, views: Views) -> Answer:
     given, session = call.json(), _session(call)
     name = call.path["name"]
     before = await call.server.topology.find(call.vhost().queue(name))
-    await session.ask(
-        QueueDeclare(
-            0, name, False, flag_of(given, "durable"), False, flag_of(given, "auto_delete"), False, table_of(given),
-        )
-    )  # fmt: skip
+    await session.ask(queue_of_json(name, given))
     return CREATED if before is None else calls.DONE
 
 
@@ -207,18 +209,19 @@ async def publish(call: Call, views: Views) -> Answer:
 # Exchanges and bindings
 
 
+def exchange_of_json(name: str, given: dict[str, Any]) -> ExchangeDeclare:
+    durable, auto_delete, internal = (flag_of(given, flag) for flag in ("durable", "auto_delete", "internal"))
+    kind, arguments = text_of(given, "type"), table_of(given)
+    return ExchangeDeclare(
+        0, name, kind, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+    )
+
+
 async def put_exchange(call: Call, views: Views) -> Answer:
     given, session = call.json(), _session(call)
-    kind, name = given.get("type", "direct"), call.path["name"]
-    if not isinstance(kind, str):
-        raise bad_request("type must be a text")
+    name = call.path["name"]
     before = await call.server.topology.exchange(call.vhost().exchange(name))
-    await session.ask(
-        ExchangeDeclare(
-            0, name, kind, False, flag_of(given, "durable"), flag_of(given, "auto_delete"),
-            flag_of(given, "internal"), False, table_of(given),
-        )
-    )  # fmt: skip
+    await session.ask(exchange_of_json(name, {"type": "direct", **given}))
     return CREATED if before is None else calls.DONE
 
 
@@ -349,11 +352,9 @@ async def delete_vhost(call: Call, views: Views) -> Answer:
     name = call.vhost().name
     if name == "/":
         raise bad_request("the vhost / is the broker's own and cannot be deleted")
-    users = call.server.users
-    if users is not None:
-        for user in list(users):
-            if name in user.vhosts:
-                await _change(call, user.name, vhosts={name: None})
+    for user in call.users:
+        if name in user.vhosts:
+            await _change(call, user.name, vhosts={name: None})
     for client in views.clients():
         if client.session.vhost.name == name:
             client.shut_down(f"broker forced connection closure: vhost '{name}' is deleted")
@@ -362,26 +363,13 @@ async def delete_vhost(call: Call, views: Views) -> Answer:
     return calls.DONE
 
 
-def _file(call: Call) -> Any:
-    users = call.server.users
-    if users is None or users.path is None:
-        raise bad_request("this server has no users; start it with --users FILE or REMUDA_DEFAULT_USER")
-    return users.path
-
-
-async def _change(call: Call, name: str, **changes: Any) -> bool:
+async def _change(call: Call, name: str, change: Callable[..., Any] = change_user, **changes: Any) -> Any:
     """Change the users file, and have it count at once."""
-    path, users = _file(call), call.server.users
-    assert users is not None
-
-    def change() -> bool:
-        new = change_user(path, name, **changes)
-        users.refresh(force=True)
-        return new
-
-    new = await asyncio.to_thread(change)
+    users = users_of(call.server)
+    done = await asyncio.to_thread(change, users.path, name, **changes)
+    await asyncio.to_thread(users.refresh, force=True)
     await call.server.apply_users(users)
-    return new
+    return done
 
 
 def password_of(given: dict[str, Any]) -> str:
@@ -394,7 +382,7 @@ def password_of(given: dict[str, Any]) -> str:
 
 async def put_user(call: Call, views: Views) -> Answer:
     call.require_administrator()
-    _file(call)
+    users_of(call.server)
     given = call.json()
     if "tags" not in given:
         raise bad_request("key_missing: tags")
@@ -405,22 +393,16 @@ async def put_user(call: Call, views: Views) -> Answer:
 
 async def delete_user(call: Call, views: Views) -> Answer:
     call.require_administrator()
-    path, users = _file(call), call.server.users
-    assert users is not None
-    if users.find(call.path["name"]) is None:
+    if users_of(call.server).find(call.path["name"]) is None:
         raise not_found()
-    await asyncio.to_thread(remove_user, path, call.path["name"])
-    await asyncio.to_thread(users.refresh, force=True)
-    await call.server.apply_users(users)
+    await _change(call, call.path["name"], remove_user)
     return calls.DONE
 
 
 async def put_permission(call: Call, views: Views) -> Answer:
     call.require_administrator()
     vhost, name = call.vhost().name, call.path["user"]
-    users = call.server.users
-    _file(call)
-    user = None if users is None else users.find(name)
+    user = users_of(call.server).find(name)
     if user is None:
         raise bad_request(f"no such user: {name}")
     await _change(call, name, vhosts={vhost: granted(call.json())})
@@ -430,8 +412,7 @@ async def put_permission(call: Call, views: Views) -> Answer:
 async def delete_permission(call: Call, views: Views) -> Answer:
     call.require_administrator()
     vhost, name = call.vhost().name, call.path["user"]
-    users = call.server.users
-    user = None if users is None else users.find(name)
+    user = call.find_user(name)
     if user is None or not user.enters(vhost):
         raise not_found()
     await _change(call, name, vhosts={vhost: None})

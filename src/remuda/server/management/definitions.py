@@ -13,17 +13,16 @@ from typing import Any
 
 import msgspec
 
-from remuda.amqp.codec.methods import ExchangeDeclare, QueueDeclare
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.server.amqp.amqp_server import AmqpServer
 from remuda.server.amqp.declarations.policies import SETTINGS, WITHOUT_EFFECT, Policy, read_policy
 from remuda.server.amqp.local_session import LocalSession
-from remuda.server.management.calls import Refusal, granted, tags_of
-from remuda.server.management.changes import bind, flag_of, password_of, table_of, text_of
+from remuda.server.management.calls import Refusal, granted, tags_of, users_of
+from remuda.server.management.changes import bind, exchange_of_json, password_of, queue_of_json, table_of, text_of
 from remuda.server.management.parameters import parameter_view
 from remuda.server.management.views import Views, policy_view, readable
 from remuda.server.shovels.definition import COMPONENT
-from remuda.server.users import User, Users, change_user, check_vhost, to_rabbitmq
+from remuda.server.users import User, change_user, check_vhost, to_rabbitmq
 
 _log = logging.getLogger("remuda.management")
 _ALL = User("definitions", everywhere=True)
@@ -68,16 +67,16 @@ async def exported(server: AmqpServer, views: Views, vhost: str | None = None) -
     }  # fmt: skip
     if vhost is not None:
         return found
-    users = server.users
+    users = list(server.users or ())
     return {
         **found, "vhosts": [{"name": one.name} for one in vhosts], "topic_permissions": [], "global_parameters": [],
-        "users": [] if users is None else [user_view(users, user) for user in users],
-        "permissions": [] if users is None else [one for user in users for one in permissions_of(user)],
+        "users": [user_view(server, user) for user in users],
+        "permissions": [one for user in users for one in permissions_of(user)],
     }  # fmt: skip
 
 
-def user_view(users: Users, user: User) -> dict[str, Any]:
-    digest, algorithm = to_rabbitmq(users.kept(user.name))
+def user_view(server: AmqpServer, user: User) -> dict[str, Any]:
+    digest, algorithm = to_rabbitmq("" if server.users is None else server.users.kept(user.name))
     return {
         "name": user.name, "password_hash": digest, "hashing_algorithm": algorithm, "tags": list(user.tags),
         "limits": {},
@@ -173,14 +172,8 @@ class Import:
     async def _vhost(self, one: dict[str, Any]) -> None:
         await self._server.topology.add_vhost(check_vhost(one["name"]))
 
-    def _users(self) -> Users:
-        users = self._server.users
-        if users is None or users.path is None:
-            raise InvalidOption("this server has no users; start it with --users FILE or REMUDA_DEFAULT_USER")
-        return users
-
     async def _user(self, one: dict[str, Any]) -> None:
-        users = self._users()
+        users = users_of(self._server)
         kept, tags = await asyncio.to_thread(password_of, one), tags_of(one.get("tags", []))
         known = [tag for tag in tags if tag in ("administrator", "monitoring", "policymaker", "management")]
         await asyncio.to_thread(change_user, users.path or "", one["name"], kept=kept, tags=known)
@@ -189,25 +182,15 @@ class Import:
             self._missed(f"tag {tag!r} of user {one['name']!r}", "has no meaning here")
 
     async def _permission(self, one: dict[str, Any]) -> None:
-        users = self._users()
+        users = users_of(self._server)
         vhosts = {check_vhost(one["vhost"]): granted(one)}
         await asyncio.to_thread(change_user, users.path or "", one["user"], vhosts=vhosts)
 
     async def _exchange(self, one: dict[str, Any]) -> None:
-        await self._session(one).ask(
-            ExchangeDeclare(
-                0, text_of(one, "name"), text_of(one, "type"), False, flag_of({"durable": True, **one}, "durable"),
-                flag_of(one, "auto_delete"), flag_of(one, "internal"), False, table_of(one),
-            )
-        )  # fmt: skip
+        await self._session(one).ask(exchange_of_json(text_of(one, "name"), {"durable": True, **one}))
 
     async def _queue(self, one: dict[str, Any]) -> None:
-        await self._session(one).ask(
-            QueueDeclare(
-                0, text_of(one, "name"), False, flag_of({"durable": True, **one}, "durable"), False,
-                flag_of(one, "auto_delete"), False, table_of(one),
-            )
-        )  # fmt: skip
+        await self._session(one).ask(queue_of_json(text_of(one, "name"), {"durable": True, **one}))
 
     async def _binding(self, one: dict[str, Any]) -> None:
         source = text_of(one, "source")
