@@ -246,6 +246,28 @@ def test_u1_a_message_that_waits_for_its_time_and_one_nobody_took(site: Site) ->
     assert "Attempts and when they ran" not in _page(site, site.publish("order.placed", 1))
 
 
+def test_u1_what_was_edited_is_shown_line_by_line(site: Site) -> None:
+    """U1 U4: against the message that was edited; an answer to a message is not taken for one."""
+    headers = {"cap-corr-seq": "1", "password": "geheim", "a": "1"}
+    sent = Message("order.placed", b'{"n":1,"to":"<i>Rome"}', mime_type="application/json", headers=headers)
+    (before,) = site.bus.publish_messages(sent)
+    asked = {"topic": "order.placed", "body": {"n": 1, "to": "Oslo"}}
+    after = site.client.post(f"/api/v1/messages/{before}/resend", json=asked).json()["id"]
+    told = _page(site, after)
+    found = re.search(r'<pre class="diff".*?>(.*?)</pre>', told, re.DOTALL)
+    assert found is not None
+    lines = [line for line in found[1].splitlines() if line.startswith(("<ins>", "<del>"))]
+    assert lines == [
+        "<del>-   &#34;to&#34;: &#34;&lt;i&gt;Rome&#34;</del>", "<ins>+   &#34;to&#34;: &#34;Oslo&#34;</ins>"
+    ]  # fmt: skip
+    assert "geheim" not in told
+    same = site.client.post(f"/api/v1/messages/{before}/resend").json()["id"]
+    assert "Nothing was changed." in _page(site, same)
+    answer = site.publish("order.charged", 5, headers={"cap-corr-id": before})
+    for other in (answer, before):
+        assert "Sent again from" not in _page(site, other)
+
+
 def test_u1_the_page_in_a_browser(directory: Site, watched: Watched, tmp_path: Path) -> None:
     """U1: hostile content is text, the line is copied as it stands, and nothing scrolls sideways on a phone."""
     site = directory

@@ -126,8 +126,7 @@ def trend_line(values: Sequence[int]) -> str:
 
 
 def depth_points(samples: Sequence[Sample]) -> dict[str, Any]:
-    """A queue over time: what waits, is in flight, is delayed and is dead, and messages per second since the one
-    before."""
+    """A queue over time: how many messages are where, and messages per second since the sample before."""
     published, done, failed = [], [], []
     for before, sample in pairwise(samples):
         passed = max(sample.time - before.time, 0.001)

@@ -21,7 +21,7 @@ from remuda.bus.publishing.command_line import PublishLine, publish_line
 from remuda.bus.publishing.readable import readable
 from remuda.index.language import read_states as asked_states
 from remuda.index.query import Query
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.life import PARKED
 from remuda.model.message import Message
 from remuda.model.message_row import MessageRow
@@ -31,6 +31,7 @@ from remuda.model.values.urls import parse_url
 from remuda.server.http.api import api_types
 from remuda.server.http.api.api import choice
 from remuda.server.http.api.problems import Problem
+from remuda.server.http.edited import Line, differences, is_resent
 from remuda.server.http.pages import render
 from remuda.server.http.pages.charts import conversation_diagram, depth_points, heat_map, sparkline
 from remuda.server.http.pages.pageset import Form, PageSet, error_page, in_thread
@@ -168,8 +169,19 @@ class Pages(PageSet):
             body=await in_thread(readable, original.body, original.mime_type), again=again,
             bars=bars(lines[:LINES], document["created"], self._service.bus.now()), left_out=max(0, len(lines) - LINES),
             diagram=conversation_diagram(tree) if tree else None, notes=self.noted(request),
+            edited=await in_thread(self._edited, original, life.parent),
             parked=[view["queue"] for view in document["queues"] if view["state"] in PARKED and not view["movedTo"]],
         )  # fmt: skip
+
+    def _edited(self, message: Message, parent: str | None) -> list[Line] | None:
+        """What differs from the message of which this one is an edition; None if it is none."""
+        if parent is None:
+            return None
+        try:
+            before = self._service.original(parent)
+        except RemudaError:  # it came from elsewhere, or was collected
+            return None
+        return differences(before, message) if is_resent(before, message) else None
 
     def _again(self, message: Message) -> PublishLine | None:
         """The command that publishes it again; none for what only this process holds."""
