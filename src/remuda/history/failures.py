@@ -36,7 +36,7 @@ def kind_of(reason: str, detail: str) -> Kind:
 def exception_of(reason: str) -> str:
     """The exception's name, or the reason without its numbers and quoted words."""
     found = _EXCEPTION.match(reason)
-    return found[1] if found else (_VARYING.sub("…", reason)[:80] or "no reason given")
+    return found[1] if found else (_VARYING.sub("…", reason)[:80].rstrip(" ,;:") or "no reason given")
 
 
 def place_of(detail: str) -> str:

@@ -43,15 +43,11 @@ class AlarmPages(PageSet):
 
     async def alarms(self, request: Request) -> Response:
         found = await in_thread(listed, self._service)
-        return page(request, "alarms.html", found=found, notes=self.noted(request))
-
-    async def part(self, request: Request) -> Response:
-        return page(request, "parts/alarms.html", found=await in_thread(listed, self._service))
+        return page(request, "alarms.html", found=found)
 
 
 def routes(service: MessagingService) -> list[BaseRoute]:
     pages = AlarmPages(service)
     return [
         Route("/alarms", pages.guarded(pages.alarms)),
-        Route("/parts/alarms", pages.guarded(pages.part)),
     ]

@@ -159,7 +159,6 @@ class ErrorPages(PageSet):
         return page(
             request, "errors.html", groups=shown[:_LISTED], muted=muted[:_LISTED], total=len(shown),
             left=sum(one.left for one in shown), trends={one.key: trend_line(one.trend) for one in found},
-            notes=self.noted(request),
         )  # fmt: skip
 
     async def act(self, request: Request) -> Response:

@@ -63,7 +63,7 @@ class HistoryPages(PageSet):
 
     async def history(self, request: Request) -> Response:
         over, queue = read_span(request.query_params.get("over", "24h")), request.query_params.get("queue") or None
-        return page(request, "history.html", **await in_thread(self._values, over, queue), notes=self.noted(request))
+        return page(request, "history.html", **await in_thread(self._values, over, queue))
 
     def _values(self, over: str, queue: str | None) -> dict[str, Any]:
         found = answer(self._service, over, None)

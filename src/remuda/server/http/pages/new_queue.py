@@ -71,7 +71,7 @@ class NewQueuePages(PageSet):
     """One form."""
 
     async def asked(self, request: Request) -> Response:
-        return page(request, "new_queue.html", fields=FIELDS, notes=self.noted(request))
+        return page(request, "new_queue.html", fields=FIELDS)
 
     async def create(self, request: Request) -> Response:
         form = await self.form(request)

@@ -74,10 +74,7 @@ class Pages(PageSet):
     # Reading
 
     async def overview(self, request: Request) -> Response:
-        return page(request, "overview.html", **await in_thread(self._overview, request), notes=self.noted(request))
-
-    async def overview_part(self, request: Request) -> Response:
-        return page(request, "parts/queues.html", **await in_thread(self._overview, request))
+        return page(request, "overview.html", **await in_thread(self._overview, request))
 
     def _overview(self, request: Request) -> dict[str, Any]:
         words = request.query_params
@@ -103,6 +100,8 @@ class Pages(PageSet):
 
     async def queue(self, request: Request) -> Response:
         values = await in_thread(self._queue, request.path_params["name"])
+        if render.is_live(request):
+            return page(request, "queue.html", **values)
         names = await in_thread(self._service.queue_names)
         others = [name for name in names if name != request.path_params["name"]][:500]
         changes = await in_thread(self._service.changes, request.path_params["name"], _CHANGES)
@@ -112,13 +111,9 @@ class Pages(PageSet):
             **values,
             changes=changes,
             settings=self._service.settings(request.path_params["name"]),
-            notes=self.noted(request),
             others=others,
             warning=CLEAR_WARNING,
         )
-
-    async def queue_part(self, request: Request) -> Response:
-        return page(request, "parts/queue.html", **await in_thread(self._queue, request.path_params["name"]))
 
     def _queue(self, name: str) -> dict[str, Any]:
         detail = self._service.queue(name)
@@ -149,7 +144,7 @@ class Pages(PageSet):
         found = await in_thread(self._find, wanted)
         asked = {name: words.get(name, "") for name in ("queue", "topic", "since", "until", "object", "key", "text")}
         return page(
-            request, "messages.html", found=found, asked=asked, states=states, notes=self.noted(request),
+            request, "messages.html", found=found, asked=asked, states=states,
             letters=[*(state.value for state in sorted(states)), *(["moved"] if moved else [])],
         )  # fmt: skip
 
@@ -168,7 +163,7 @@ class Pages(PageSet):
             request, "message.html", life=life, document=document, message=document["message"], tree=tree,
             body=await in_thread(readable, original.body, original.mime_type), again=again,
             bars=bars(lines[:LINES], document["created"], self._service.bus.now()), left_out=max(0, len(lines) - LINES),
-            diagram=conversation_diagram(tree) if tree else None, notes=self.noted(request),
+            diagram=conversation_diagram(tree) if tree else None,
             edited=await in_thread(self._edited, original, life.parent),
             parked=[view["queue"] for view in document["queues"] if view["state"] in PARKED and not view["movedTo"]],
         )  # fmt: skip
@@ -235,7 +230,7 @@ class Pages(PageSet):
         return page(
             request, "edit.html", message=original, id=id, queue=queue, text=text, encoding=encoding,
             headers="\n".join(f"{name}: {value}" for name, value in masked(original.headers).items()),
-            views=document.document["queues"], notes=self.noted(request),
+            views=document.document["queues"],
         )  # fmt: skip
 
     async def dead(self, request: Request) -> Response:
@@ -248,7 +243,7 @@ class Pages(PageSet):
             values |= await in_thread(self._dead, name, words.get("reason") or None, words.get("group") or None)
         names = await in_thread(self._service.queue_names)
         others = [other for other in names if other != name][:500]
-        return page(request, "dead.html", **values, notes=self.noted(request), others=others)
+        return page(request, "dead.html", **values, others=others)
 
     def _dead(self, name: str, reason: str | None, key: str | None) -> dict[str, Any]:
         self._service.refresh()
@@ -267,24 +262,20 @@ class Pages(PageSet):
     async def tail(self, request: Request) -> Response:
         words = request.query_params
         asked = {name: words.get(name, "") for name in ("kind", "queue", "topic", "state")}
-        return page(request, "tail.html", asked=asked, notes=self.noted(request))
+        return page(request, "tail.html", asked=asked)
 
     async def latency(self, request: Request) -> Response:
         queue = request.query_params.get("queue") or None
         map_ = heat_map(await in_thread(self._service.latency, queue), int(time.time() * 1e6))
         names = (await in_thread(self._service.queue_names))[:1000]
-        part = request.headers.get("hx-request") is not None
-        template = "parts/heatmap.html" if part else "latency.html"
-        return page(request, template, map=map_, queue=queue or "", names=names, notes=self.noted(request))
+        return page(request, "latency.html", map=map_, queue=queue or "", names=names)
 
     async def publish(self, request: Request) -> Response:
         topic, queue = (request.query_params.get(name, "") for name in ("topic", "queue"))
-        return page(
-            request, "publish.html", topic=topic, queue=queue, notes=self.noted(request), body='{"hello": "world"}'
-        )
+        return page(request, "publish.html", topic=topic, queue=queue, body='{"hello": "world"}')
 
     async def login(self, request: Request) -> Response:
-        return page(request, "login.html", notes=[], wrong=None)
+        return page(request, "login.html", wrong=None)
 
     # Acting
 
@@ -405,7 +396,7 @@ class Pages(PageSet):
                 request, form.get("name") or "", form.get("password") or ""
             )
         except Problem as problem:
-            return page(request, "login.html", problem.status, notes=[], wrong=problem.detail)
+            return page(request, "login.html", problem.status, wrong=problem.detail)
         return answer
 
     async def log_out(self, request: Request) -> Response:
@@ -421,8 +412,6 @@ def routes(service: MessagingService) -> list[BaseRoute]:
         Mount("/static", StaticFiles(directory=HERE / "static")),
         Route("/", guarded(pages_.overview)),
         Route("/queues", guarded(pages_.act_on_listed), methods=["POST"]),
-        Route("/parts/queues", guarded(pages_.overview_part)),
-        Route("/parts/queues/{name:path}", guarded(pages_.queue_part)),
         Route("/data/queues/{name:path}", guarded(pages_.queue_data)),
         Route("/queues/{name:path}", guarded(pages_.queue), methods=["GET"]),
         Route("/queues/{name:path}", guarded(pages_.act), methods=["POST"]),
@@ -519,7 +508,3 @@ def _moment(name: str, text: str | None) -> int | None:
 
 def _whole(text: str | None, default: int) -> int:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else default
-
-
-def _messages(count: int) -> str:
-    return f"{render.number(count)} message{'' if count == 1 else 's'}"

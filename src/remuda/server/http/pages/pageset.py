@@ -56,11 +56,6 @@ class PageSet:
             where = "/"
         return RedirectResponse(f"{root}{where}", 303)
 
-    def noted(self, request: Request) -> list[tuple[str, str]]:
-        """The notes to show on this page."""
-        notes: list[tuple[str, str]] = request.state.guard.notes.pop(request.state.session, [])
-        return notes
-
     def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Show an error page where the handler raises."""
 
@@ -95,4 +90,4 @@ class Form:
 def error_page(request: Request, status: int, detail: str) -> Response:
     if request.headers.get("hx-request") and status == 503:
         return page(request, "parts/gone.html", 200, detail=detail)
-    return page(request, "error.html", status, detail=detail, code=status, notes=[])
+    return page(request, "error.html", status, detail=detail, code=status)

@@ -34,8 +34,8 @@ TONES: Final = {
 
 
 def number(value: float) -> str:
-    """1234567 as 1 234 567, with narrow spaces."""
-    return f"{int(value):,}".replace(",", "\u202f")
+    """1234567 as 1,234,567."""
+    return f"{int(value):,}"
 
 
 def rate(value: float) -> str:
@@ -133,9 +133,29 @@ _environment.globals.update(
 )
 
 
+_LIVE: Final = frozenset(one.name for one in (HERE / "templates" / "parts").glob("*.html"))
+"""The pages of which a part is fetched again and again, from the same address."""
+
+
+def is_live(request: Request) -> bool:
+    """Whether a page that is shown asks for its live part again."""
+    return "hx-request" in request.headers
+
+
+def noted(request: Request) -> list[tuple[str, str]]:
+    """What is to be shown once, on the next page."""
+    guard, session = (getattr(request.state, name, None) for name in ("guard", "session"))
+    notes: list[tuple[str, str]] = [] if guard is None else guard.notes.pop(session, [])
+    return notes
+
+
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a page, or a part of one, for the user of a request."""
+    """Render a page for the user of a request, with the notes for it; for htmx, the part of it that is live."""
     user = getattr(request.state, "user", None)
+    if is_live(request) and template in _LIVE:
+        template = f"parts/{template}"
+    else:
+        values["notes"] = noted(request)
     root: str = request.scope.get("root_path", "")
     content = _environment.get_template(template).render(
         base=root,

@@ -61,10 +61,7 @@ class SchedulePages(PageSet):
 
     async def schedules(self, request: Request) -> Response:
         found = await in_thread(listed, self._service)
-        return page(request, "schedules.html", schedules=found, notes=self.noted(request))
-
-    async def part(self, request: Request) -> Response:
-        return page(request, "parts/schedules.html", schedules=await in_thread(listed, self._service))
+        return page(request, "schedules.html", schedules=found)
 
     async def run(self, request: Request) -> Response:
         await self.form(request)
@@ -78,6 +75,5 @@ def routes(service: MessagingService) -> list[BaseRoute]:
     guarded = pages.guarded
     return [
         Route("/schedules", guarded(pages.schedules)),
-        Route("/parts/schedules", guarded(pages.part)),
         Route("/schedules/{name:path}/run", guarded(pages.run), methods=["POST"]),
     ]

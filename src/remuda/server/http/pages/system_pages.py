@@ -39,7 +39,7 @@ class SurroundingPages(PageSet):
     async def topics(self, request: Request) -> Response:
         filter_ = request.query_params.get("filter", "")
         values = await in_thread(self._topics, filter_)
-        return page(request, "topics.html", **values, filter=filter_, notes=self.noted(request))
+        return page(request, "topics.html", **values, filter=filter_)
 
     def _topics(self, filter_: str) -> dict[str, Any]:
         infos = sorted(self._service.broker.infos(), key=lambda info: info.name)
@@ -82,7 +82,7 @@ class SurroundingPages(PageSet):
         if status not in set(Status):
             raise Problem(400, "Unknown status", f"status must be one of {', '.join(Status)}, not {status[:40]!r}")
         values = await in_thread(self._outbox, Status(status))
-        return page(request, "outbox.html", **values, listed=status, notes=self.noted(request))
+        return page(request, "outbox.html", **values, listed=status)
 
     def _outbox(self, status: Status) -> dict[str, Any]:
         outbox = self._service.bus.outbox
@@ -126,7 +126,7 @@ class SurroundingPages(PageSet):
     async def pipelines(self, request: Request) -> Response:
         words = request.query_params
         values = await in_thread(self._pipelines, words.get("table") or "", words.get("queue") or "")
-        return page(request, "pipelines.html", **values, notes=self.noted(request))
+        return page(request, "pipelines.html", **values)
 
     def _pipelines(self, table: str, queue: str) -> dict[str, Any]:
         tables = self._lake.tables()

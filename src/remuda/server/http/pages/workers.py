@@ -114,10 +114,7 @@ class WorkerPages(PageSet):
     """One page: the workers, and below what they run."""
 
     async def workers(self, request: Request) -> Response:
-        return page(request, "workers.html", **await in_thread(self._values), notes=self.noted(request))
-
-    async def part(self, request: Request) -> Response:
-        return page(request, "parts/workers.html", **await in_thread(self._values))
+        return page(request, "workers.html", **await in_thread(self._values))
 
     def _values(self) -> dict[str, Any]:
         workers = listed(self._service)
@@ -151,7 +148,6 @@ def routes(service: MessagingService) -> list[BaseRoute]:
     guarded = pages.guarded
     return [
         Route("/workers", guarded(pages.workers)),
-        Route("/parts/workers", guarded(pages.part)),
         Route("/workers/{worker}", guarded(pages.act), methods=["POST"]),
         Route("/messages/{id:path}/cancel", guarded(pages.cancel), methods=["POST"]),
     ]

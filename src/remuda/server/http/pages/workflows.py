@@ -213,7 +213,7 @@ class WorkflowPages(PageSet):
     """Runs by state and name; and one run with its tree, its waterfall and what can be done with it."""
 
     async def runs(self, request: Request) -> Response:
-        return page(request, "workflows.html", **await in_thread(self._runs, request), notes=self.noted(request))
+        return page(request, "workflows.html", **await in_thread(self._runs, request))
 
     def _runs(self, request: Request) -> dict[str, Any]:
         words = request.query_params
@@ -229,10 +229,7 @@ class WorkflowPages(PageSet):
 
     async def run(self, request: Request) -> Response:
         values = await in_thread(self._run, request.path_params["id"])
-        return page(request, "workflow.html", **values, notes=self.noted(request))
-
-    async def part(self, request: Request) -> Response:
-        return page(request, "parts/workflow.html", **await in_thread(self._run, request.path_params["id"]))
+        return page(request, "workflow.html", **values)
 
     def _run(self, id: str) -> dict[str, Any]:
         found = detail(self._service, id)
@@ -267,7 +264,6 @@ def routes(service: MessagingService) -> list[BaseRoute]:
     guarded = pages.guarded
     return [
         Route("/workflows", guarded(pages.runs)),
-        Route("/parts/workflows/{id:path}", guarded(pages.part)),
         Route("/workflows/{id:path}", guarded(pages.run), methods=["GET"]),
         Route("/workflows/{id:path}", guarded(pages.act), methods=["POST"]),
     ]
