@@ -29,7 +29,7 @@ HOT = {
     "core.queues": "delayed leases parked plans queue ranges ready",
     "core.flow": "buckets flow keyed keys limits merging moving rules",
     "broker.embedded": "clock engine queries runtime submission",
-    "broker.embedded.delivering": "head_cache tail_cache",
+    "broker.embedded.delivering": "caches",
     "broker.embedded.storing": "durability group_commit",
     "model": "ids",
 }

@@ -12,7 +12,8 @@ from remuda.broker.opening import open_broker
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.disk import AppendFile
-from remuda.log.disk.directory import DirectoryDisk, DirectoryFile
+from remuda.log.disk.directory import DirectoryDisk
+from remuda.log.disk.system import DirectoryFile
 
 START = 1_800_000_000_000_000
 MILLISECOND = 1_000

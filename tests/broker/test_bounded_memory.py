@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from remuda.broker.embedded.delivering.head_cache import HeadCache
-from remuda.broker.embedded.delivering.tail_cache import TailCache
+from remuda.broker.embedded.delivering.caches import HeadCache, TailCache
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.opening import open_broker
 from remuda.model.message import Message

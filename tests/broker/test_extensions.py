@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from remuda.broker.threads import EmbeddedBroker
 from remuda.core.effects import Effects
 from remuda.core.extensions import Assignment, QueueView
 from remuda.core.queues.strategies import by_type
-from remuda.model.errors import BrokerClosed, Refused, RemudaError
+from remuda.model.errors import Refused, RemudaError, StorageError
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.queues.options import QueueOptions
@@ -187,11 +188,11 @@ class Mirror:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.refuses = False
+        self.refuses: Exception | None = None
 
     def replicate(self, records: Sequence[Record]) -> None:
-        if self.refuses:
-            raise RemudaError("the other side does not answer")
+        if self.refuses is not None:
+            raise self.refuses
         self.records += records
 
     def bodies(self) -> list[bytes]:
@@ -211,17 +212,24 @@ def test_q20_a_synchronizer_of_ones_own() -> None:
         assert mirror.states() == ["F", "S", "X"]
 
 
-def test_q20_a_synchronizer_that_refuses_stops_the_broker() -> None:
+@pytest.mark.parametrize("error", [RemudaError, ValueError])
+def test_q20_a_synchronizer_that_fails_costs_a_refusal_until_it_works_again(
+    error: type[Exception], tmp_path: Path
+) -> None:
     mirror = Mirror()
-    broker = open_broker("memory://", extensions=Extensions(synchronizer=mirror))
-    broker.create_queue("orders", type="pull")
-    mirror.refuses = True
-    for _ in range(2):
-        with pytest.raises(RemudaError, match="the other side does not answer"):
+    with open_broker(tmp_path / "d", sync="os", extensions=Extensions(synchronizer=mirror)) as broker:
+        broker.create_queue("orders", type="pull")
+        mirror.refuses = error("the other side does not answer")
+        with pytest.raises(StorageError, match=r"the other side does not answer.* not confirmed"):
             broker.publish(numbered(1))
-    broker.close()
-    with pytest.raises(BrokerClosed):
-        broker.publish(numbered(1))
+        with pytest.raises(StorageError, match="nothing was changed"):
+            broker.publish(numbered(1))
+        mirror.refuses = None
+        eventually(lambda: mirror.bodies() == [b"0"])
+        eventually(lambda: broker.runtime.trouble is None)
+        broker.publish(Message("orders", b"1"))
+        assert mirror.bodies() == [b"0", b"1"]
+        assert waiting_bodies(broker) == [b"0", b"1"]
 
 
 class Gatekeeper:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.broker.embedded.delivering.tail_cache import TailCache
+from remuda.broker.embedded.delivering.caches import TailCache
 from remuda.model.messages import Messages
 
 

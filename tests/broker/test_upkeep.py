@@ -269,6 +269,19 @@ def test_l5_sealing_waits_for_a_quiet_moment_unless_much_waits(tmp_path: Path, m
         assert sealed() > before
 
 
+def test_l5_full_segments_of_an_earlier_process_are_sealed_though_nothing_more_is_written(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "d", sync="os", segment_bytes=1 << 19) as broker:
+        keeping = broker.runtime.upkeep
+        keeping._stop.set()
+        keeping.thread.join(60)
+        for _ in range(3):
+            broker.publish([Message("jobs", b"x" * 1000) for _ in range(600)])
+    with open_broker(tmp_path / "d", sync="os", segment_bytes=1 << 19) as broker:
+        eventually(lambda: not list((tmp_path / "d").glob("tail/*.log")))
+        assert broker.queue("jobs").size == 1800
+        assert broker.message(0).state.value == "Q"
+
+
 def test_l5_a_checkpoint_does_not_wait_for_all_that_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restart plays what came since: it must not take longer because much waited to be sealed."""
     with open_broker(tmp_path / "d", sync="os", segment_bytes=1 << 19) as broker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.broker.embedded.delivering.head_cache import HeadCache
+from remuda.broker.embedded.delivering.caches import HeadCache
 from remuda.model.messages import Messages
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from remuda import Message, StorageError, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.disk.directory import DirectoryFile
-from remuda.log.disk.system import datasync
+from remuda.log.disk.system import DirectoryFile, datasync
 
 pytestmark = pytest.mark.faults
 
@@ -36,7 +35,7 @@ def test_l2_with_sync_always_a_single_message_and_its_answer_are_synced_before_t
         datasync(handle)
         synced.append(content)
 
-    monkeypatch.setattr("remuda.log.disk.directory.datasync", watched)
+    monkeypatch.setattr("remuda.log.disk.system.datasync", watched)
     waited = 0
     with open_broker(tmp_path, sync="always", shared=False) as broker:
         broker.create_queue("q", type="pull", acknowledge_timeout="1h")

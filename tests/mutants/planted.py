@@ -46,16 +46,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a sync that leaves the name of the file behind",
-        "log/disk/directory.py",
+        "log/disk/system.py",
         "                sync_folder(self._path.parent)\n",
         "                pass\n",
         REAL_DISK,
     ),
     Mutant(
         "a failed sync that is tried again as if nothing had happened",
-        "log/disk/directory.py",
-        "            raise _unusable(self._path.name, error) from error\n        if not",
-        "            raise _storage_error(self._path.name, error) from error\n        if not",
+        "log/disk/system.py",
+        "            raise unusable(self._path.name, error) from error\n        if not",
+        "            raise storage_error(self._path.name, error) from error\n        if not",
         "tests/faults/test_disks.py::test_l7_a_sync_without_room_is_the_end",
     ),
     Mutant(

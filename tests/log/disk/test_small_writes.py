@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remuda.log.disk.small_writes import QuickWriter
+from remuda.log.disk.system import QuickWriter
 
 
 def crowded() -> QuickWriter:

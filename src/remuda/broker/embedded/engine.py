@@ -13,8 +13,8 @@ from typing import Final
 from remuda.broker.embedded.clock_set_back import wait_again
 from remuda.broker.embedded.delivering.attempts import FILE as ATTEMPTS_FILE
 from remuda.broker.embedded.delivering.attempts import AttemptMarks, FindFormerGuests, first_known
+from remuda.broker.embedded.delivering.caches import TailCache
 from remuda.broker.embedded.delivering.stores import store_of
-from remuda.broker.embedded.delivering.tail_cache import TailCache
 from remuda.broker.embedded.extensions import Extensions, MessageStore
 from remuda.broker.options import BrokerOptions
 from remuda.collector import resting_collector

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from remuda.broker.embedded.delivering.head_cache import HeadCache
+from remuda.broker.embedded.delivering.caches import HeadCache
 from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
 from remuda.core.queues.strategies import by_type
 from remuda.model.messages import Messages
@@ -35,7 +35,8 @@ class Synchronizer(Protocol):
     """Gets every batch of records before anything in it is confirmed, to store it elsewhere too."""
 
     def replicate(self, records: Sequence[Record]) -> None:
-        """Raise to refuse: the broker then stops, since it cannot confirm what it has accepted."""
+        """Raise to refuse: nothing in them is confirmed, and nothing more is taken, until they are replicated, which is
+        tried five times a second. So they may come again, after some that were stored."""
         ...
 
 

@@ -17,14 +17,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from remuda.log.disk.system import allocate, datasync, quick_write, read_all, sync_folder, write_all
+from remuda.log.disk.disk_errors import NO_HANDLES, NO_ROOM, full, storage_error, storage_errors
+from remuda.log.disk.system import DirectoryFile, read_all, sync_folder, write_all
 from remuda.model.errors import (
     DirectoryInUse,
     DirectoryNotWritable,
-    DiskFull,
     ForeignDirectory,
     StorageError,
-    TooManyFiles,
     UnsupportedFormat,
 )
 
@@ -43,10 +42,8 @@ _SEARCH_INDEX: Final = re.compile(r"\d{6}\.sqlite(-\w+)?")
 _UNLISTED: Final = frozenset({"spool", "guests"})
 """Folders that others may write to. They are not part of the log; their readers check what is in them."""
 _log = logging.getLogger("remuda.log")
-_NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Neither through a link nor waiting for the other end of a pipe."""
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_WRITABLE: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 )
@@ -136,8 +133,8 @@ class DirectoryDisk:
                     files = [name for name in files if name != SOCKET]
                 names += [name if below == "." else f"{below}/{name}" for name in files]
         except OSError as error:
-            if error.errno in _NO_HANDLES:
-                raise _storage_error(str(self._root), error) from error
+            if error.errno in NO_HANDLES:
+                raise storage_error(str(self._root), error) from error
             raise StorageError(
                 f"directory {str(self._root)!r} cannot be listed: {error.strerror}; nothing was changed. "
                 "Check its owner and permissions"
@@ -145,11 +142,11 @@ class DirectoryDisk:
         return sorted(name for name in names if not name.endswith(_TEMPORARY))
 
     def size(self, name: str) -> int:
-        with _storage_errors(name):
+        with storage_errors(name):
             return os.stat(self._root / name).st_size
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        with _storage_errors(name):
+        with storage_errors(name):
             handle = os.open(self._root / name, os.O_RDONLY | _SAFELY)
             try:
                 _check_regular(handle, name)
@@ -160,7 +157,7 @@ class DirectoryDisk:
 
     def open_append(self, name: str, position: int = 0) -> DirectoryFile:
         path = self._root / name
-        with _storage_errors(name):
+        with storage_errors(name):
             self._make_folder(path.parent)
             handle = self._create(path, os.O_WRONLY)
             try:
@@ -174,7 +171,7 @@ class DirectoryDisk:
     def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         path = self._root / name
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
-        with _storage_errors(name):
+        with storage_errors(name):
             self._make_folder(path.parent)
             try:
                 handle = self._create(temporary, os.O_WRONLY)
@@ -195,7 +192,7 @@ class DirectoryDisk:
             sync_folder(path.parent)
 
     def rename(self, source: str, target: str) -> None:
-        with _storage_errors(source):
+        with storage_errors(source):
             path = self._root / target
             self._make_folder(path.parent)
             os.replace(self._root / source, path)
@@ -204,7 +201,7 @@ class DirectoryDisk:
                 sync_folder((self._root / source).parent)
 
     def remove(self, name: str) -> None:
-        with _storage_errors(name), contextlib.suppress(FileNotFoundError):
+        with storage_errors(name), contextlib.suppress(FileNotFoundError):
             os.unlink(self._root / name)
             sync_folder((self._root / name).parent)
 
@@ -242,7 +239,7 @@ class DirectoryDisk:
         except BaseException as error:
             DirectoryDisk.unlock(self)
             if isinstance(error, OSError):
-                raise (_full(LOCK) if error.errno in _NO_ROOM else _not_writable(self._root, error)) from error
+                raise (full(LOCK) if error.errno in NO_ROOM else _not_writable(self._root, error)) from error
             raise
 
     def unlock(self) -> None:
@@ -484,107 +481,11 @@ class DirectoryDisk:
                 raise FileExistsError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             sync_folder(folder.parent)
         except OSError as error:
-            if error.errno in _NO_ROOM:
-                raise _full(str(folder)) from error
+            if error.errno in NO_ROOM:
+                raise full(str(folder)) from error
             if error.errno in _NOT_WRITABLE:
                 raise _not_writable(folder, error) from error
-            raise _storage_error(str(folder), error) from error
-
-
-class DirectoryFile:
-    """A file that grows at its end."""
-
-    def __init__(self, handle: int, path: Path, position: int) -> None:
-        self._handle = handle
-        self._path = path
-        self._position = position
-        self._name_synced = False
-
-    @property
-    def handle(self) -> int:
-        """For native code that appends by itself, and then sets `_position`."""
-        return self._handle
-
-    def write(self, data: bytes) -> None:
-        position, size = self._position, len(data)
-        try:
-            written = quick_write(self._handle, data, position)
-            if written < size:
-                write_all(self._handle, data[written:], position + written)
-        except OSError as error:
-            raise _storage_error(self._path.name, error) from error
-        self._position = position + size
-
-    def sync(self) -> None:
-        try:
-            datasync(self._handle)
-        except OSError as error:
-            # Whatever the reason, the system may have dropped what it could not write, and a second try would succeed
-            # without it: this never passes.
-            raise _unusable(self._path.name, error) from error
-        if not self._name_synced:
-            # The data is worth nothing while a power loss can still take the file's name, also where an earlier
-            # process made the file and was killed before it synced.
-            try:
-                sync_folder(self._path.parent)
-            except OSError as error:
-                known = _storage_error if error.errno in _NO_HANDLES else _unusable
-                raise known(self._path.name, error) from error
-            self._name_synced = True
-
-    def reserve(self, up_to: int) -> None:
-        with _storage_errors(self._path.name):
-            size = os.fstat(self._handle).st_size
-            if up_to > size:
-                allocate(self._handle, size, up_to - size)
-
-    def truncate(self, size: int) -> None:
-        with _storage_errors(self._path.name):
-            os.ftruncate(self._handle, size)
-
-    def close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-
-@contextlib.contextmanager
-def _storage_errors(name: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _storage_error(name, error) from error
-
-
-def _storage_error(name: str, error: OSError) -> StorageError:
-    if error.errno in _NO_ROOM:
-        return _full(name)
-    if error.errno in _NO_HANDLES:
-        return TooManyFiles(
-            f"{name!r} cannot be opened: {error.strerror}; nothing was stored, everything accepted before is kept. "
-            "Close some files, or raise the limit (ulimit -n)"
-        )
-    if error.errno == errno.ELOOP:
-        return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return StorageError(
-            f"{name!r} cannot be read or written: {error.strerror}. Use the directory as its owner, or have its owner "
-            "open it with group=True"
-        )
-    return _unusable(name, error)
-
-
-def _unusable(name: str, error: OSError) -> StorageError:
-    return StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk")
-
-
-def _full(name: str) -> DiskFull:
-    return DiskFull(
-        f"no room on the disk for {name!r}; nothing was stored, everything accepted before is kept. "
-        "Free some space, then publish again"
-    )
+            raise storage_error(str(folder), error) from error
 
 
 def _not_writable(root: Path, error: OSError) -> DirectoryNotWritable:

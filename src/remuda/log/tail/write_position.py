@@ -11,7 +11,7 @@ from remuda.model.state import State
 from remuda.native import tail
 
 if TYPE_CHECKING:
-    from remuda.log.disk.directory import DirectoryFile
+    from remuda.log.disk.system import DirectoryFile
     from remuda.log.segments import TailSegment
     from remuda.log.tail.segment_index import SegmentIndex
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remuda.log.disk import AppendFile, Disk
-from remuda.log.disk.directory import DirectoryFile
+from remuda.log.disk.system import DirectoryFile
 from remuda.log.segments import TailSegment
 from remuda.log.state.newest_segment import Newest, NewestKeeper
 from remuda.log.tail.write_position import WritePosition

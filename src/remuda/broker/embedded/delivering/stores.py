@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from remuda.broker.embedded.delivering.head_cache import HeadCache
+from remuda.broker.embedded.delivering.caches import HeadCache
 from remuda.model.messages import Messages
 from remuda.model.queues.options import QueueOptions
 

@@ -1,7 +1,7 @@
 """Stores the engine's decisions: under one lock, in groups, in order; consumers and producers learn of them afterwards.
 
-A full disk stalls the broker until there is room; any other error of the disk stops it for good. After an unexpected
-error in the broker itself the queues are rebuilt from the log (`restoring`).
+A full disk stalls the broker until there is room, and so does a synchronizer that fails; any other error of the disk
+stops it for good. After an unexpected error in the broker itself the queues are rebuilt from the log (`restoring`).
 """
 
 from __future__ import annotations
@@ -207,9 +207,8 @@ class Durability(Submission):
                 return 0
             engine, restoration = self.engine, self.restoration
             engine.log.salvage()
-            records, self._unreplicated = self._unreplicated, []
-            if records and self.extensions.synchronizer is not None:
-                self.extensions.synchronizer.replicate(records)
+            self._replicate(self._unreplicated)
+            self._unreplicated = []
             ticket = self._ticket
             outbox, self._outbox = self._outbox, []
             tags = [tag for tag in self._recipients.inboxes if not restoration.forgotten(tag)]
@@ -503,6 +502,14 @@ class Durability(Submission):
                 self._fail(error)
             raise
 
+    def _replicate(self, records: Sequence[Record]) -> None:
+        """Have the synchronizer store them elsewhere too. As long as it refuses that, nothing is confirmed."""
+        if records and self.extensions.synchronizer is not None:
+            try:
+                self.extensions.synchronizer.replicate(records)
+            except Exception as error:
+                raise storage_errors.NotReplicated(f"the synchronizer failed ({error!r})") from error
+
     def _write_all(self) -> int:
         with self.lock:
             batch = self.engine.take()
@@ -521,8 +528,7 @@ class Durability(Submission):
             batch.write(final=final)
             if syncs:
                 batch.sync(final=final)
-            if records and self.extensions.synchronizer is not None:
-                self.extensions.synchronizer.replicate(records)
+            self._replicate(records)
         except StorageError as error:
             if self.closed or not error.passing:
                 raise

@@ -5,6 +5,12 @@ from __future__ import annotations
 from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 
 
+class NotReplicated(StorageError):
+    """A synchronizer did not store what it must have before anything in it is confirmed."""
+
+    passing = True
+
+
 def refusal(trouble: StorageError) -> StorageError:
     """For commands that come meanwhile."""
     return type(trouble)(

@@ -17,6 +17,7 @@ from remuda.core.recovery.snapshot import FrozenCore
 from remuda.log.disk import DirectoryDisk
 from remuda.log.repair.scrub import Scrub
 from remuda.log.retention.drop import Collected, closed_segments, drop_settled
+from remuda.log.state.checkpoint import KEPT
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.life import PARKED
 from remuda.model.operations.commands import Forget
@@ -73,6 +74,8 @@ class Upkeep:
         self._snapshot_bytes = 0
         self._unsealed = False
         """Whether full segments may wait to be sealed."""
+        self._inherited = not volatile
+        """Whether an earlier process may have left some that no checkpoint would let go of before more is written."""
         self._written = 0
         """How much had been written to the log at the last turn."""
         self._next_collect = runtime.clock() + self._first_collection()
@@ -346,14 +349,28 @@ class Upkeep:
         """Seal when little is written: sealing takes the interpreter from publishers and handlers."""
         log = self._runtime.engine.log
         before, self._written = self._written, log.total
+        busy = self._written - before > _BUSY_BYTES
+        if self._inherited and not busy:
+            self._pass_inherited()
+            self._inherited = False
         if not self._unsealed and "sealing" not in self.troubles:
             return
-        busy = self._written - before > _BUSY_BYTES
         if not busy or self._volatile or sum(1 for _ in closed_segments(log)) > _MOST_UNSEALED:
             self._unsealed = False
             # Sealing many segments takes seconds, and a restart would replay all that came meanwhile.
             self._seal(self._checkpoint_is_due)
             self._checkpoint_when_due()
+
+    def _pass_inherited(self) -> None:
+        """Have no checkpoint need what an earlier process wrote, if that is enough for a full segment."""
+        log = self._runtime.engine.log
+        ended = [segment for segment in log.catalog.files().tail if segment.end is not None]
+        if not has_arrow() or sum(segment.written for segment in ended) < log.options.segment_bytes:
+            return
+        for _ in range(KEPT):
+            if log.settled_before <= ended[-1].sequence:
+                self.checkpoint()
+        self._unsealed = True
 
     def collect_when_due(self) -> None:
         """Collect if it is time to."""
