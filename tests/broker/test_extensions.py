@@ -24,6 +24,7 @@ from remuda.model.messages import Messages
 from remuda.model.queues.options import QueueOptions
 from remuda.model.records import Appended, Events, Record
 from remuda.model.settlement import Outcome
+from tests.broker.kit import ManualClock
 from tests.conformance.kit import (
     MOMENT,
     bodies_of,
@@ -429,15 +430,17 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
     coroutines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The delivery is decided and written, but lies in the inbox only after the pull has stopped waiting."""
-    let_out, timed_out = EffectDispatcher.let_out, threading.Event()
+    let_out, on_the_way, timed_out = EffectDispatcher.let_out, threading.Event(), threading.Event()
     cancel_pull = Runtime.cancel_pull
 
     def late(recipients: EffectDispatcher, effects: Effects) -> None:
         if effects.dispatches:
+            on_the_way.set()
             assert timed_out.wait(60)
         let_out(recipients, effects)
 
     def cancel(runtime: Runtime, queue: str, tag: int) -> bool:
+        assert on_the_way.wait(60)
         try:
             return cancel_pull(runtime, queue, tag)
         finally:
@@ -445,14 +448,15 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
 
     monkeypatch.setattr(EffectDispatcher, "let_out", late)
     monkeypatch.setattr(Runtime, "cancel_pull", cancel)
-    with open_broker("memory://") as broker, ThreadPoolExecutor(1) as pool:
+    # By the broker's clock the time is not up, or it would end the pull itself where this thread is slow.
+    with open_broker("memory://", clock=ManualClock()) as broker, ThreadPoolExecutor(1) as pool:
         # With something to watch, the delivery takes the long way, over the outbox.
         broker.create_queue("orders", type="pull", commit_when="sent")
         broker.runtime.flush()  # a pull would wait for the thread that writes it: the one that hands out late
         loop = LoopThread()
-        ask: Callable[[], Any] = lambda: broker.pull("orders", timeout="1s")  # noqa: E731
+        ask: Callable[[], Any] = lambda: broker.pull("orders", timeout="100ms")  # noqa: E731
         if coroutines:
-            ask = lambda: loop.run(broker.aio.pull("orders", timeout="1s"))  # noqa: E731
+            ask = lambda: loop.run(broker.aio.pull("orders", timeout="100ms"))  # noqa: E731
         asked = pool.submit(ask)
         eventually(lambda: broker.runtime.engine.core.queues["orders"].waiters)
         broker.publish(Message("orders", b"0"))
