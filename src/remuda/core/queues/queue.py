@@ -43,8 +43,9 @@ from remuda.model.records import EXPIRED, Event
 from remuda.model.state import State
 from remuda.model.values.durations import MINUTE
 
-SLICE: Final = 500
-"""How many due messages and deliveries are handled at once."""
+SLICE = 500
+"""How many due messages and deliveries are handled at once. Not final: what is final is compiled into each place that
+reads it, and the simulation plays other sizes."""
 _FETCHED: Final = State.FETCHED
 _SUCCESS: Final = State.SUCCESS
 _COMPLETED: Final = State.COMPLETED
