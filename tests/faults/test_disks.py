@@ -13,7 +13,7 @@ from remuda import Message, Messages, open_broker
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
-from remuda.log.disk import directory
+from remuda.log.disk import system
 from remuda.model.errors import DiskFull, StorageError
 from tests.faults.disks import FailingDisk, input_output_error
 
@@ -141,7 +141,7 @@ def test_l7_a_sync_without_room_is_the_end(tmp_path: Path, monkeypatch: pytest.M
 
     broker = open_broker(tmp_path / "log")
     broker.create_queue("q", type="pull")
-    monkeypatch.setattr(directory, "datasync", no_room)
+    monkeypatch.setattr(system, "datasync", no_room)
     with pytest.raises(StorageError):
         broker.publish(Message("q", b"uncertain"))
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from remuda.log.disk import MemoryDisk, directory, system
+from remuda.log.disk import MemoryDisk, system
 
 _FOLDER = -1
 
@@ -53,8 +53,7 @@ class Recorder:
             replace("fdatasync", self._fsync)
             replace("rename", self._replace)
             replace("mkdir", self._mkdir)
-            for module in (system, directory):
-                patched.setattr(module, "quick_write", lambda handle, data, at: os.pwrite(handle, data, at))
+            patched.setattr(system, "quick_write", lambda handle, data, at: os.pwrite(handle, data, at))
             yield
 
     def _below(self, path: Any) -> str | None:

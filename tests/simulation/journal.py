@@ -86,11 +86,14 @@ class Journal:
 class WatchedEngine(Engine):
     """An engine that writes down what it does, also when it ends in the middle of it."""
 
-    def __init__(self, disk: SimulatedDisk, options: BrokerOptions, worker: int, now: int, journal: Journal) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, options: BrokerOptions, worker: int, now: int, journal: Journal,
+        extensions: Extensions,
+    ) -> None:  # fmt: skip
         self.journal = journal
         self.stalled = False
         """Whether something could not be written, for want of room, and waits for its turn."""
-        super().__init__(disk, options, Extensions(), worker, now)
+        super().__init__(disk, options, extensions, worker, now)
 
     def record(self) -> Effects:
         if self.journal.base is None:

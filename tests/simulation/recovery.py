@@ -71,7 +71,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
     sim.model.now = sim.clock
     begun = sim.begun()
     try:
-        engine = WatchedEngine(sim.disk, sim.scenario.broker, WORKER, sim.clock, journal)
+        engine = WatchedEngine(sim.disk, sim.scenario.broker, WORKER, sim.clock, journal, sim.extensions)
     except SimulatedCrash:
         sim.journal.join(journal)
         raise

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from remuda.broker.embedded.delivering.attempts import FILE as MARKS
+from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import Sync
 from remuda.core.effects import Dispatch, Effects
 from remuda.log.tail.frames import MARKER_BYTES
@@ -22,6 +23,7 @@ from remuda.model.records import Appended, Event, Events, Record
 from tests.simulation import checks, recovery
 from tests.simulation.actors import Actors, Held
 from tests.simulation.disk import CrashKind, SimulatedCrash, SimulatedDisk
+from tests.simulation.extensions import ones_own
 from tests.simulation.journal import Journal, WatchedEngine
 from tests.simulation.meetings import Meetings
 from tests.simulation.model import Lease, Model, QueueModel, Step, require
@@ -30,6 +32,8 @@ from tests.simulation.scenario import START, Aim, Scenario
 T = TypeVar("T")
 TRACE = 20
 HEAD = 64
+_EXTENDED = 0.2
+"""How many seeds have queues with parts of one's own."""
 RANGES = 3
 """How many runs of a delivery the marks can tell apart."""
 DiskFor = Callable[[Random], SimulatedDisk]
@@ -89,6 +93,8 @@ class Simulation:
             Aim(Random(f"aim {seed}")) if seed % 2 == 0 and not rules else None,
             merges=rules and seed % 4 == 1,
         )
+        own = Random(f"extensions {seed}")
+        self.extensions = ones_own(own) if own.random() < _EXTENDED else Extensions()
         self.disk = disk_for(Random(self.random.random()))
         self.model = Model()
         self.base = Model()

@@ -6,6 +6,7 @@ That the proof can fail is shown by planted bugs: each leaves out one sync, and 
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from remuda.log.disk import Disk, directory
+from remuda.log.disk import Disk, directory, system
 from remuda.log.disk.system import sync_folder
 from remuda.log.readers.reader import Reader
 from remuda.log.retention.collect import collect
@@ -118,7 +119,8 @@ def killed_at(path: Path, sync: int, monkeypatch: pytest.MonkeyPatch) -> tuple[R
     with recorder.recording(monkeypatch):
         disk = directory.DirectoryDisk(path)
         with monkeypatch.context() as patched:
-            patched.setattr(directory, "sync_folder", dying)
+            for module in (directory, system):
+                patched.setattr(module, "sync_folder", dying)
             try:
                 work(disk, recorder, confirmed)
             except Killed:
@@ -146,16 +148,28 @@ def test_l2_l5_what_a_killed_process_did_not_sync_is_synced_before_anything_buil
 
 
 def planted(old: str, new: str) -> ModuleType:
-    """The module of the real disk with one change."""
-    source = Path(directory.__file__).read_text()
-    assert source.count(old) == 1, old
-    spec = importlib.util.spec_from_loader("remuda.log.directory_planted", loader=None)
+    """The module of the real disk with one change, which may be in the files that it opens."""
+    places = [module for module in (directory, system) if old in Path(module.__file__ or "").read_text()]
+    assert len(places) == 1, old
+    changed = changed_module(places[0], old, new)
+    if places == [directory]:
+        return changed
+    whole = changed_module(directory, "", "")
+    changed.quick_write = lambda handle, data, at: os.pwrite(handle, data, at)  # type: ignore[attr-defined]
+    whole.DirectoryFile = changed.DirectoryFile  # type: ignore[attr-defined]
+    return whole
+
+
+def changed_module(original: ModuleType, old: str, new: str) -> ModuleType:
+    source = Path(original.__file__ or "").read_text()
+    assert not old or source.count(old) == 1, old
+    spec = importlib.util.spec_from_loader("remuda.log.planted", loader=None)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    module.__file__ = directory.__file__
+    module.__file__ = original.__file__
     sys.modules[spec.name] = module
     try:
-        exec(compile(source.replace(old, new), directory.__file__, "exec"), module.__dict__)
+        exec(compile(source.replace(old, new) if old else source, original.__file__ or "", "exec"), module.__dict__)
     finally:
         del sys.modules[spec.name]
     return module
