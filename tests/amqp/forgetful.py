@@ -31,6 +31,7 @@ from remuda.amqp.codec.methods import (
     ConnectionStart,
     ConnectionStartOk,
     ConnectionTune,
+    ConnectionUpdateSecret,
     Method,
     QueueDeclare,
     QueueDeclareOk,
@@ -68,6 +69,8 @@ class ForgetfulBroker:
         """Channel and name of all that came, in order."""
         self.acked: list[tuple[int, bool]] = []
         """Tags that were acknowledged, and whether with all before them."""
+        self.secrets: list[str] = []
+        """Passwords, of logins and as they were renewed."""
         self.consumers: list[tuple[int, str]] = []
         """Channel and tag of those who consume, in order."""
         self._hanging: dict[tuple[socket.socket, int], list[Method]] = defaultdict(list)
@@ -148,6 +151,10 @@ class ForgetfulBroker:
 
     def _answer(self, one: socket.socket, number: int, method: Method) -> None:
         answer = self._answers.get(type(method))
+        if isinstance(method, ConnectionStartOk):
+            self.secrets.append(method.response.rpartition(b"\0")[2].decode())
+        elif isinstance(method, ConnectionUpdateSecret):
+            self.secrets.append(method.new_secret.decode())
         if isinstance(method, BasicAck):
             self.acked.append((method.delivery_tag, method.multiple))
         if isinstance(method, BasicConsume):

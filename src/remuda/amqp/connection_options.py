@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -21,7 +22,7 @@ _OTHER_NAMES: Final = {"cacertfile": "cafile", "verify_peer": "yes", "verify_non
 _MECHANISMS: Final = ("PLAIN", "EXTERNAL")
 URL_OPTIONS: Final = (
     "name", "heartbeat", "connect_timeout", "reply_timeout", "retry_after", "backoff_max", "attempts", "frame_max",
-    "channel_max", "connection_timeout", "auth_mechanism", "server_name_indication", "cacertfile",
+    "channel_max", "connection_timeout", "auth_mechanism", "password_file", "server_name_indication", "cacertfile",
     *_TLS_NAMES,
 )  # fmt: skip
 _FORM: Final = "write amqp://user:password@host1,host2:5672/vhost"
@@ -52,6 +53,8 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str | None = None
     """The name that the server's certificate must have, if it is not the host's."""
     channel_max: int = 65535
+    password_file: str | None = None
+    """A file whose first line is the password. It is read at every login, and a new one is sent to the broker."""
 
     def __post_init__(self) -> None:
         if self.mechanism not in _MECHANISMS:
@@ -60,6 +63,15 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise InvalidOption(f"{name} must be longer than zero, not {value!r}")
+
+    def secret(self) -> str:
+        """The password to log in with now."""
+        if self.password_file is None:
+            return self.password
+        try:
+            return Path(self.password_file).read_text("utf-8").partition("\n")[0].strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidOption(f"password_file of the broker's URL cannot be read: {error}") from None
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
@@ -70,9 +82,10 @@ def parse_url(url: str, **changes: Any) -> ConnectionOptions:
     """Options from `amqp://user:password@host1,host2:port/vhost?heartbeat=30s`, with some replaced.
 
     Known in the query: `heartbeat`, `connect_timeout`, `reply_timeout`, `retry_after`, `backoff_max`, `attempts`,
-    `name`, `frame_max`, `channel_max`, `auth_mechanism` (`plain` or `external`), and for TLS `cafile`, `certfile`,
-    `keyfile`, `password` (the key's), `server_name_indication` and `verify` (`no` takes any certificate). RabbitMQ's
-    other names mean the same: `cacertfile`, `verify_peer` and `verify_none`, `connection_timeout` in milliseconds.
+    `name`, `frame_max`, `channel_max`, `password_file`, `auth_mechanism` (`plain` or `external`), and for TLS
+    `cafile`, `certfile`, `keyfile`, `password` (the key's), `server_name_indication` and `verify` (`no` takes any
+    certificate). RabbitMQ's other names mean the same: `cacertfile`, `verify_peer` and `verify_none`,
+    `connection_timeout` in milliseconds.
     """
     if not isinstance(url, str):
         raise InvalidOption(f"the broker's URL must be a string, not {url!r}")
@@ -98,7 +111,11 @@ def parse_url(url: str, **changes: Any) -> ConnectionOptions:
         raise InvalidOption(
             f"{next(iter(files), 'server_name_indication')} is about TLS; write amqps:// instead of amqp://"
         )
-    return ConnectionOptions(**{**values, **asked, **changes})
+    if "password_file" in asked and values.get("password"):
+        raise InvalidOption("the broker's URL has a password and a password_file; leave one out")
+    options = ConnectionOptions(**{**values, **asked, **changes})
+    options.secret()  # what cannot be read is told here
+    return options
 
 
 def _host(place: str, port: int) -> tuple[str, int]:
@@ -125,7 +142,7 @@ def _query(query: str) -> dict[str, Any]:
             values[name] = round(seconds) if name == "heartbeat" else seconds
         elif name in ("attempts", "frame_max", "channel_max"):
             values[name] = _whole(name, text, FRAME_MIN if name == "frame_max" else 1)
-        elif name == "name" or name in _TLS_NAMES:
+        elif name in ("name", "password_file") or name in _TLS_NAMES:
             values[name] = text
         else:
             raise unknown("option", name, URL_OPTIONS, "the broker's URL")

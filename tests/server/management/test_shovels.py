@@ -266,6 +266,10 @@ def test_s7_rabbitmq_is_followed_and_fed(site: Managed, rabbit: RabbitNode) -> N
         ({"src-queue": "a", "dest-queue": "b", "dest-queue-args": []}, ""),
         ({"src-queue": "a", "dest-queue": "b", "dest-queue-args": {"x": {"y": 1 << 99}}}, "arguments"),
         ({"src-queue": "a", "dest-queue": "b", "scr-uri": "amqp://"}, "did you mean"),
+        (
+            {"src-uri": "amqp://a@h/?password_file=/etc/hostname", "src-queue": "a", "dest-queue": "b"},
+            "cannot have a password_file",
+        ),
         (None, "must be an object"),
         ([1], "must be an object"),
     ],

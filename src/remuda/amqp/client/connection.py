@@ -16,11 +16,12 @@ from remuda.amqp.client.consumer import Consumer
 from remuda.amqp.client.dispatcher import Dispatcher
 from remuda.amqp.client.heartbeats import Heartbeats
 from remuda.amqp.client.restoring import Restorer
+from remuda.amqp.client.secret_watch import SecretWatch
 from remuda.amqp.client.sending import SendBuffer
 from remuda.amqp.client.transport import Link
 from remuda.amqp.client.wakeup import Wakeup
 from remuda.amqp.codec.frames import FRAME_MAX, HEARTBEAT, method_frame
-from remuda.amqp.codec.methods import ConnectionClose, Method
+from remuda.amqp.codec.methods import ConnectionClose, ConnectionUpdateSecret, Method
 from remuda.amqp.connection_options import ConnectionOptions, parse_url
 from remuda.amqp.errors import (
     AmqpError,
@@ -87,6 +88,7 @@ class Connection:
         self._buffer = SendBuffer()
         self._wakeup = Wakeup()
         self._heartbeats = Heartbeats(0)
+        self._secrets = SecretWatch(self.options, "")
         self._poll = select.poll()
         self._link: Link | None = None
         self._abandoned: str | None = None
@@ -341,6 +343,7 @@ class Connection:
         self._poll.register(self._wakeup.reader, select.POLLIN)
         self._poll.register(link.sock, select.POLLIN)
         self._heartbeats = Heartbeats(link.heartbeat)
+        self._secrets = SecretWatch(self.options, link.secret)
         with self.changed:
             if self._ending:
                 return "closed by this program"
@@ -401,7 +404,8 @@ class Connection:
         listening = reading and not gathers
         wanted = (select.POLLIN if listening else 0) | (select.POLLOUT if unsent else 0)
         self._poll.modify(link.sock, wanted)
-        wait = min(_GATHERING if gathers else longest, self._heartbeats.until_next(reading))
+        soonest = min(self._heartbeats.until_next(reading), self._secrets.until_next())
+        wait = min(_GATHERING if gathers else longest, soonest)
         if gathers:
             self._wakeup.awake = True  # it wakes soon anyway, and acknowledgements made until then go out together
         for number, _ in self._poll.poll(max(wait, 0.0) * 1000):
@@ -460,6 +464,10 @@ class Connection:
             heartbeats.sent()
             with self.changed:
                 self._buffer.add(HEARTBEAT)
+        secret = self._secrets.renewed()
+        if secret is not None:
+            with self.changed:
+                self._buffer.add(method_frame(0, ConnectionUpdateSecret(secret.encode(), "it was renewed")))
 
     def _receive(self, link: Link) -> None:
         while (data := link.read()) is not None:

@@ -31,6 +31,7 @@ from remuda.amqp.errors import (
     LoginRefused,
     ReplyTimeout,
 )
+from remuda.model.errors import InvalidOption
 
 M = TypeVar("M", bound=Method)
 
@@ -46,6 +47,8 @@ class Link:
         self.channel_max = 0
         self.heartbeat = 0
         self.server_properties: dict[str, Any] = {}
+        self.secret = ""
+        """The password of the login."""
         self._early: list[Event] = []
 
     @classmethod
@@ -99,7 +102,8 @@ class Link:
             raise LoginRefused(
                 f"{self.place} offers no {mechanism} login, only {start.mechanisms.decode('utf-8', 'replace')}"
             )
-        response = b"" if mechanism == "EXTERNAL" else f"\0{options.user}\0{options.password}".encode()
+        self.secret = _secret(options)
+        response = b"" if mechanism == "EXTERNAL" else f"\0{options.user}\0{self.secret}".encode()
         self._send(ConnectionStartOk(_client_properties(options), mechanism, response, "en_US"))
         tune = self._expect(ConnectionTune, deadline)
         self.frame_max = max(FRAME_MIN, min(options.frame_max, tune.frame_max or options.frame_max))
@@ -141,6 +145,13 @@ class Link:
         if method.code in (ACCESS_REFUSED, NOT_ALLOWED):
             return LoginRefused(f"{self.place} refused the login: {method.code} {method.text}")
         return ConnectionClosed(method.code, method.text, "connection")
+
+
+def _secret(options: ConnectionOptions) -> str:
+    try:
+        return options.secret()
+    except InvalidOption as error:
+        raise LoginRefused(str(error)) from None
 
 
 def _client_properties(options: ConnectionOptions) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -144,6 +144,9 @@ def _uri(vhost: str, uri: Any, what: str) -> str:
             )
         return HERE
     if scheme in (AMQP, AMQPS):
+        if any(name == "password_file" for name, _ in parse_qsl(rest.partition("?")[2], keep_blank_values=True)):
+            # Who may set a shovel may not read this machine's files by logging in somewhere with them.
+            raise InvalidOption(f"{what} cannot have a password_file; write the password into the URI")
         parse_amqp(uri)
     elif scheme == REMUDA and parse_url(uri).hosts:
         pass
