@@ -301,11 +301,16 @@ def test_nothing_without_a_name_can_be_looked_up(client: Client) -> None:
     )  # fmt: skip
 
 
-def test_a_queue_expires_when_nobody_uses_it(server: RunningServer, client: Client) -> None:
-    """S1."""
-    name = fresh()
-    client.channel.queue_declare(name, arguments={"x-expires": 300})
-    eventually(lambda: name not in {info.name for info in server.broker.queues()})
+def test_a_queue_expires_when_nobody_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1. What is wrong with another client does not keep the server from looking after the rest (S4)."""
+    with RunningServer() as server, Client(server.url) as client:
+        client.channel.queue_declare("q", arguments={"x-expires": 300})
+        (connected,) = server.server.clients
+        for channel in connected.session.channels.values():
+            monkeypatch.setattr(channel.unanswered, "held", lambda: 1 / 0)
+        eventually(lambda: not server.broker.queues())
+        assert server.server.mistakes.count
+        monkeypatch.undo()
 
 
 def test_vhosts_keep_apart(server: RunningServer, client: Client) -> None:

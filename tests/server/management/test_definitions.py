@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pika.exceptions
 import pytest
 from typer.testing import CliRunner
 
@@ -121,6 +122,7 @@ def test_s7_at_the_start_with_the_first_user_from_the_environment(tmp_path: Path
     environment = {
         "REMUDA_DEFAULT_USER": "ann", "REMUDA_DEFAULT_PASS_FILE": str(tmp_path / "secret"),
         "REMUDA_DEFAULT_VHOST": "first", "REMUDA_CONFIG": str(tmp_path / "server.toml"), "REMUDA_MAX_CHANNELS": "9",
+        "REMUDA_LOG_FORMAT": "json",
     }  # fmt: skip
     with serving(tmp_path / "data", **environment) as served:
         base = served.url.removeprefix("amqp://")
@@ -131,6 +133,16 @@ def test_s7_at_the_start_with_the_first_user_from_the_environment(tmp_path: Path
                 agreed = client.connection._impl.params
                 assert (agreed.heartbeat, agreed.channel_max) == (7, 9)
         assert " and http://127.0.0.1:" in served.line
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            Client(f"amqp://eve:wrong@{base}/first")
+        served.process.send_signal(signal.SIGTERM)
+        _, log = served.process.communicate(timeout=60)
+    lines = [json.loads(line) for line in log.splitlines()]
+    told = {one["message"].partition(") ")[2]: one for one in lines if "connection" in one}
+    assert {"entered vhost 'first'", "entered vhost 'shop'", "has ended"} <= set(told)
+    assert {one["user"] for one in lines if "connection" in one} == {"ann", "tom", "eve"}
+    assert told["entered vhost 'first'"]["peer"].startswith("127.0.0.1:")
+    assert [one["level"] for one in lines if one.get("user") == "eve"] == ["warning"]
 
 
 def test_s7_settings_that_make_no_sense_are_refused_where_they_are(tmp_path: Path) -> None:

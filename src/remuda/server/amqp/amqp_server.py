@@ -1,26 +1,26 @@
-"""Sockets, timers and limits around sessions. A client that misbehaves loses only its own connection."""
+"""The server: what all its clients share, its upkeep, and its start and end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import ssl
 import time
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Coroutine
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from remuda.amqp.codec.frames import Event, add_content, method_frame
-from remuda.amqp.codec.methods import BasicDeliver, ConnectionOpen, ConnectionStartOk
+from remuda.amqp.codec.frames import add_content, method_frame
+from remuda.amqp.codec.methods import BasicDeliver, ConnectionStartOk
 from remuda.amqp.codec.tables import Table
 from remuda.broker.port import AsyncBroker
-from remuda.model.errors import BrokerClosed, RemudaError
+from remuda.model.errors import BrokerClosed, NotFound, RemudaError
 from remuda.model.operations.results import QueueInfo
-from remuda.server.addresses import shown_address
+from remuda.server.amqp.client_socket import ClientSocket
 from remuda.server.amqp.declarations.policies import Policy
 from remuda.server.amqp.declarations.topology import Topology
 from remuda.server.amqp.error_log import ErrorLog
@@ -31,32 +31,19 @@ from remuda.server.amqp.messages.inbound import Inbound
 from remuda.server.amqp.messages.inflow import Inflow
 from remuda.server.amqp.messages.streams import StreamWatch
 from remuda.server.amqp.protocol.channels import Channel
-from remuda.server.amqp.protocol.connection import Limits, ServerConnection, Stage
-from remuda.server.amqp.protocol.failures import (
-    ACCESS_REFUSED,
-    CONNECTION_FORCED,
-    INTERNAL_ERROR,
-    PRECONDITION_FAILED,
-    Failure,
-)
-from remuda.server.amqp.protocol.login import EXTERNAL, MECHANISMS, common_name, credentials, login_name
+from remuda.server.amqp.protocol.connection import Limits
+from remuda.server.amqp.protocol.failures import ACCESS_REFUSED, PRECONDITION_FAILED, Failure
+from remuda.server.amqp.protocol.login import EXTERNAL, credentials
 from remuda.server.amqp.protocol.vhosts import REPLY_TO, VHost
 from remuda.server.amqp.session import ClientSession, new_token
 from remuda.server.shovels.shovels import Shovels
 from remuda.server.users import User, Users
 from remuda.server.watched_files import INTERVAL
 
-_log = logging.getLogger("remuda.amqp")
 _ROUND: Final = 1.0
 _DROPPING: Final = 5
 """In every fifth round, dead messages that nobody wants are dropped."""
 _CLOSING: Final = 5.0
-_LINGERING: Final = 30.0
-"""Seconds that a client has to end the connection after its close was confirmed."""
-_HIGH_WATER: Final = 1 << 20
-_LAST: Final = 30.0
-_AT_ONCE: Final = 64
-_GATHERED: Final = 256
 _READ: Final = 1 << 18
 
 
@@ -208,7 +195,8 @@ class AmqpServer:
         for info in await self.broker.queues():
             declaration = self.topology.queues.get(info.name)
             if info.dead and info.name in dropping and declaration is not None and declaration.drops_dead is not False:
-                await self.broker.forget(info.name, who="as the queue's declaration says")
+                with contextlib.suppress(NotFound):  # it was deleted meanwhile
+                    await self.broker.forget(info.name, who="as the queue's declaration says")
 
     async def drop_queue(self, full: str) -> None:
         self.churn["queue_deleted"] += 1
@@ -281,22 +269,27 @@ class AmqpServer:
     async def _keep_up(self) -> None:
         for number in count(1):
             await asyncio.sleep(_ROUND)
+            self.intake.review()
+            now = time.monotonic()
             try:
                 if number % _DROPPING == 0:
-                    await self._forget_dead()
-                self.intake.review()
-                now = time.monotonic()
+                    await self._spared("dropping dead messages", self._forget_dead())
                 for client in list(self.clients):
-                    await self._look_after(client, now)
-                await self._expire_queues(now)
-                await self.topology.drop_unused()
-                self._forget_removed()
-            except asyncio.CancelledError:
-                raise
+                    await self._spared("looking after a client", self._look_after(client, now))
+                await self._spared("expiring queues", self._expire_queues(now))
+                await self._spared("dropping exchanges", self.topology.drop_unused())
             except BrokerClosed:
                 return
-            except Exception as error:
-                self.mistakes.report("the server", "periodic upkeep", error)
+            self._forget_removed()
+
+    async def _spared(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Do a piece of upkeep. An error in it costs no other."""
+        try:
+            await work
+        except BrokerClosed:
+            raise
+        except Exception as error:
+            self.mistakes.report("the server", what, error)
 
     async def _follow_users(self, users: Users) -> None:
         """Have changes of the users count for open connections, too."""
@@ -367,292 +360,3 @@ class AmqpServer:
     def _forget_removed(self) -> None:
         for full in [full for full in self._last_used if full not in self.topology.queues]:
             del self._last_used[full]
-
-
-class ClientSocket(asyncio.BufferedProtocol):
-    """One client's socket. Buffers are handled one after the other; while too much waits, it is not read."""
-
-    def __init__(self, server: AmqpServer) -> None:
-        self._server = server
-        self.protocol = ServerConnection(server.limits, server.properties())
-        self.session = ClientSession(server, self.protocol, self, server.next_number())
-        self.peer = self.name = "nowhere"
-        """The client's address, and with the server's own what RabbitMQ calls the connection."""
-        self.remote: tuple[str, int] = ("", 0)
-        self.local: tuple[str, int] = ("", 0)
-        self.connected_at = 0
-        """Milliseconds since 1970."""
-        self.encrypted = False
-        self.certificate_name: str | None = None
-        self.mechanism = ""
-        self.received = self.sent = self.received_count = self.sent_count = 0
-        self._transport: asyncio.Transport | None = None
-        self._backlog: deque[list[Event]] = deque()
-        self._backlog_bytes = 0
-        self._arrived = asyncio.Event()
-        self._out: list[bytes] = []
-        self._flushing = False
-        self._worker: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._cleaning: asyncio.Task[None] | None = None
-        self._heard = 0.0
-        self._paused = False
-        self._parting = False
-        self._over = False
-
-    # From asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self.remote, self.local = (_address(transport, which) for which in ("peername", "sockname"))
-        self.peer = shown_address(self.remote)
-        self.name = f"{self.peer} -> {shown_address(self.local)}"
-        self.connected_at = round(time.time() * 1000)
-        self.encrypted = transport.get_extra_info("ssl_object") is not None
-        self.certificate_name = common_name(transport.get_extra_info("peercert"))
-        if self.certificate_name is not None and self._server.admits_by_certificate(self.certificate_name):
-            self.protocol.mechanisms = MECHANISMS + b" EXTERNAL"
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
-        if len(self._server.clients) >= self._server.limits.connection_max:
-            _log.warning("a connection was refused: there are %d already", len(self._server.clients))
-            transport.abort()
-            return
-        self._server.clients.add(self)
-        self._server.churn["connection_created"] += 1
-        self._heard = time.monotonic()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._server.limits.login_seconds, self._too_late)
-        self._worker = loop.create_task(self._work())
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._heard = time.monotonic()
-        self.received += nbytes
-        self.received_count += 1
-        events = self.protocol.receive(bytes(self._server.scratch[:nbytes]))
-        if events:
-            self._backlog.append(events)
-            self._backlog_bytes += nbytes
-            self._arrived.set()
-        if self.protocol.out or self.protocol.stage is not Stage.RUNNING:
-            self.flush()
-        self._regulate()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self.session.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.session.writable.set()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self in self._server.clients:
-            self._server.churn["connection_closed"] += 1
-            self._release().add_done_callback(lambda _: self._server.clients.discard(self))
-
-    # From the session
-
-    def write(self, frames: list[bytes], *, now: bool = False) -> None:
-        """Send frames at once, or together with what else is written in this turn of the loop."""
-        self._out += frames
-        if now or len(frames) > _AT_ONCE:
-            # Many go out at once, so that their sender learns early if the client does not read.
-            self.flush()
-        elif not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self.flush)
-
-    def flush(self) -> None:
-        self._flushing = False
-        transport = self._transport
-        own = self.protocol.output() if self.protocol.out else []
-        if self._over:
-            self._out.clear()  # nothing may follow a close
-        if transport is None or transport.is_closing() or self._parting:
-            return
-        out, self._out = self._out, []
-        # The session's answers come before a close of the connection.
-        out += own
-        if out:
-            data = b"".join(out)
-            self.sent += len(data)
-            self.sent_count += 1
-            transport.write(data)
-        if self.protocol.stage is Stage.CLOSED:
-            self._part(transport)
-        elif self.protocol.stage is Stage.CLOSING and not self._over:
-            self._abort_after(_CLOSING)
-            self._release()
-
-    def _part(self, transport: asyncio.Transport) -> None:
-        """End the connection in such a way that the client can still read the last frames.
-
-        It may still be sending, and closing a socket that has unread data resets the connection: what is on its way to
-        the client would be lost. So whatever it sends is ignored until it hangs up.
-        """
-        protocol = self.protocol
-        if protocol.answered:
-            transport.close()
-        elif not self._parting:
-            self._parting = True
-            if not protocol.parted and transport.can_write_eof():
-                transport.write_eof()
-            self._abort_after(_LINGERING if protocol.parted else _CLOSING)
-            self._regulate()
-            self._release()
-
-    @property
-    def state(self) -> str:
-        """How the connection does, in RabbitMQ's words."""
-        if self.protocol.stage is not Stage.RUNNING:
-            return "closing"
-        if self._paused:
-            return "blocked" if self._server.intake.blocked else "flow"
-        return "running"
-
-    def resume(self) -> None:
-        if self._paused:
-            self._regulate()
-
-    def shut_down(self, reason: str) -> None:
-        self.protocol.fail(Failure(CONNECTION_FORCED, reason))
-        self.flush()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    # Inside
-
-    def _regulate(self) -> None:
-        """Pause or resume reading, depending on how much waits to be handled."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        waits = self._backlog_bytes + self.session.in_flight + self.protocol.held // 8
-        stop = waits > self._server.limits.backlog_bytes or (self.session.publishes and self._server.intake.blocked)
-        stop = stop and not self._parting
-        if stop and not self._paused:
-            self._paused = True
-            transport.pause_reading()
-        elif not stop and self._paused:
-            self._paused = False
-            transport.resume_reading()
-            self._heard = time.monotonic()
-
-    async def _work(self) -> None:
-        session = self.session
-        try:
-            while True:
-                await self._arrived.wait()
-                self._arrived.clear()
-                if self.session.publishes:
-                    await asyncio.sleep(0)  # what else has arrived goes to the broker with this
-                while self._backlog:
-                    events = self._backlog.popleft()
-                    if len(events) < _GATHERED:
-                        while self._backlog:
-                            events += self._backlog.popleft()
-                    if type(events[0][1]) in (ConnectionStartOk, ConnectionOpen):
-                        await self._open(events)
-                    else:
-                        await session.handle(events)
-                self._backlog_bytes = 0
-                self.resume()
-                if self._over:
-                    return
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._server.mistakes.report(session.who, "its connection", error)
-            self.protocol.fail(Failure(INTERNAL_ERROR, type(error).__name__))
-            self.flush()
-
-    async def _open(self, events: list[Event]) -> None:
-        method = events[0][1]
-        if isinstance(method, ConnectionStartOk):
-            user = await self._server.log_in(method, self.certificate_name)
-            self._server.churn["login_failed" if user is None else "login"] += 1
-            if user is None:
-                text = (
-                    f"Login was refused using authentication mechanism {method.mechanism}. "
-                    "For details see the broker logfile."
-                )
-                _log.warning("login refused: user %r from %s, by %s", login_name(method), self.peer, method.mechanism)
-                self.protocol.refuse(Failure(ACCESS_REFUSED, text, hard=True))
-            else:
-                self.session.user = user
-                self.mechanism = method.mechanism
-                self.protocol.accept()
-            self.flush()
-            return
-        await self.session.handle(events)
-        if self.protocol.stage is Stage.RUNNING:
-            if self._timer is not None:
-                self._timer.cancel()
-            if self.protocol.heartbeat:
-                self._beat()
-
-    def _beat(self) -> None:
-        """Send a heartbeat every half interval; a client that is silent for two intervals is gone."""
-        if self._over:
-            return
-        pause = self.protocol.heartbeat
-        if not self._paused and time.monotonic() - self._heard > 2 * pause + 1:
-            _log.warning("%s: nothing was received for %d s", self.session.who, 2 * pause)
-            self.abort()
-            return
-        self.protocol.beat()
-        self.flush()
-        if not self._over:
-            self._timer = asyncio.get_running_loop().call_later(pause / 2, self._beat)
-
-    def _too_late(self) -> None:
-        _log.warning("%s did not open in time", self.session.who)
-        self.abort()
-
-    def _abort_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
-
-    def _release(self) -> asyncio.Task[None]:
-        """End the session and requeue what the client held, even if its socket stays open for a while."""
-        self._over = True
-        self.session.writable.set()
-        self._arrived.set()
-        if self._cleaning is None:
-            self._cleaning = asyncio.get_running_loop().create_task(self._clean_up())
-            self._server.closing(self._cleaning)
-        return self._cleaning
-
-    async def _clean_up(self) -> None:
-        if self._worker is not None:
-            # What was received before the connection broke still counts.
-            await asyncio.wait([self._worker], timeout=_LAST)
-            self._worker.cancel()
-            await asyncio.wait([self._worker])
-        self._server.intake.forget(self.session)
-        try:
-            await self.session.close()
-        except BrokerClosed:
-            pass
-        except Exception as error:
-            self._server.mistakes.report(self.session.who, "its cleaning up", error)
-
-
-def _address(transport: asyncio.BaseTransport, which: str) -> tuple[str, int]:
-    found = transport.get_extra_info(which)
-    return (str(found[0]), int(found[1])) if isinstance(found, tuple) and len(found) >= 2 else ("", 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 _log = logging.getLogger("remuda.amqp")
 _PAUSE: Final = 60.0
@@ -17,7 +18,8 @@ class ErrorLog:
         self.count = 0
         self._told = -_PAUSE
 
-    def report(self, who: str, what: str, error: BaseException) -> None:
+    def report(self, who: str, what: str, error: BaseException, fields: Mapping[str, Any] | None = None) -> None:
+        """`fields` are for a log in JSON."""
         self.count += 1
         now = time.monotonic()
         traceback = now - self._told >= _PAUSE
@@ -27,5 +29,5 @@ class ErrorLog:
             "%s: %s failed because of a mistake in this server: %s: %s (number %d since the start)%s",
             who, what, type(error).__name__, str(error)[:200], self.count,
             "" if traceback else "; its traceback is left out, as one was logged within the last minute",
-            exc_info=error if traceback else None,
+            exc_info=error if traceback else None, extra=fields,
         )  # fmt: skip

@@ -53,7 +53,7 @@ class LocalSession:
         exchange = "" if exchange == DEFAULT_EXCHANGE else exchange
         self.check("write", "exchange", exchange or DEFAULT_EXCHANGE)
         method = BasicPublish(0, exchange, key, True)
-        admitted = self._session.admitted(self._channel, properties)
-        refused, returned = await self._session.publish(1, [Publications(method, admitted, [body])])
+        admitted = self._session.publisher.admitted(self._channel, properties)
+        refused, returned = await self._session.publisher.publish(1, [Publications(method, admitted, [body])])
         await asyncio.sleep(0)
         return not returned and not list(refused)

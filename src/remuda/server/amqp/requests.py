@@ -9,8 +9,6 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from remuda.amqp.codec.frames import add_content, method_frame
 from remuda.amqp.codec.methods import (
     BasicCancel,
@@ -56,14 +54,17 @@ from remuda.amqp.codec.methods import (
     TxSelectOk,
 )
 from remuda.amqp.codec.properties import with_headers
-from remuda.amqp.codec.tables import Scaled, Table
 from remuda.model.errors import ConsumersFull, InvalidOption, NotFound
 from remuda.model.operations.results import QueueInfo
-from remuda.model.queues.options import Persistence
 from remuda.model.queues.routing import Binding
 from remuda.server.amqp.declarations import exchanges, queues
 from remuda.server.amqp.declarations.arguments import check_consumer_arguments
-from remuda.server.amqp.declarations.exchanges import TOPICS, ExchangeDeclaration, binding_arguments
+from remuda.server.amqp.declarations.exchanges import (
+    TOPICS,
+    ExchangeDeclaration,
+    binding_arguments,
+    without_types,
+)
 from remuda.server.amqp.declarations.queues import QueueDeclaration
 from remuda.server.amqp.declarations.topology import owner_of
 from remuda.server.amqp.messages.consumers import AGAIN, BATCH, DONE, TOO_OFTEN, AmqpConsumer
@@ -87,7 +88,7 @@ from remuda.server.amqp.protocol.failures import (
     no_exchange,
     no_queue,
 )
-from remuda.server.amqp.protocol.vhosts import DEFAULT_EXCHANGE, REPLY_TO, VHost
+from remuda.server.amqp.protocol.vhosts import DEFAULT_EXCHANGE, REPLY_TO
 
 if TYPE_CHECKING:
     from remuda.server.amqp.session import ClientSession
@@ -142,9 +143,9 @@ class Requests:
         if channel.transaction is None:
             raise Failure(PRECONDITION_FAILED, "channel is not transactional")
         session = self._session
-        publications, answers = session.end_transaction(channel.transaction)
+        publications, answers = session.publisher.end_transaction(channel.transaction)
         for _, stretch in groupby(publications, key=lambda one: one.method.exchange):
-            _, returned = await session.publish(channel.number, list(stretch))
+            _, returned = await session.publisher.publish(channel.number, list(stretch))
             session.write(returned)
         for taken, settlement in answers:
             session.answer(taken, settlement)
@@ -155,7 +156,7 @@ class Requests:
     async def _rollback(self, channel: Channel, method: TxRollback) -> Method:
         if channel.transaction is None:
             raise Failure(PRECONDITION_FAILED, "channel is not transactional")
-        _, answers = self._session.end_transaction(channel.transaction)
+        _, answers = self._session.publisher.end_transaction(channel.transaction)
         for taken, _ in answers:
             channel.unanswered.give_back(taken)
         return TxRollbackOk()
@@ -202,7 +203,7 @@ class Requests:
         exchanges.check_type(method.type)
         exchanges.check_arguments(name, self._vhost, method.type, method.arguments)
         asked = ExchangeDeclaration(
-            method.type, method.durable, method.auto_delete, method.internal, plain(method.arguments)
+            method.type, method.durable, method.auto_delete, method.internal, without_types(method.arguments)
         )
         if standing is not None:
             exchanges.check_equivalent(name, self._vhost, asked, standing)
@@ -289,7 +290,7 @@ class Requests:
         topology = session.server.topology
         owner = owner_of(topology.server, session.number)
         asked = QueueDeclaration(
-            method.durable, method.exclusive, method.auto_delete, plain(method.arguments),
+            method.durable, method.exclusive, method.auto_delete, without_types(method.arguments),
             owner if method.exclusive or not method.durable else None,
         )  # fmt: skip
         queues.check_arguments(name, self._vhost, asked, method.arguments)
@@ -301,7 +302,7 @@ class Requests:
             await self._own(full, name)
             standing = await topology.declaration(full)
             if standing is None:
-                standing = _as_declared(session.vhost, info, asked)
+                standing = queues.as_declared(session.vhost, info, asked)
                 await self._adopt(full)
             queues.check_equivalent(name, self._vhost, asked, standing)
             return info
@@ -437,6 +438,7 @@ class Requests:
             return None
         consumer = AmqpConsumer(session, channel, tag, full, declaration, method.no_ack, method.exclusive)
         session.server.claim(consumer, name, self._vhost, info)
+        consumer.arguments = method.arguments
         consumer.renews = info.options.acknowledge_timeout < _SOON
         prefetch = channel.shared_prefetch or channel.prefetch
         credit = consumer.credit_for(prefetch)
@@ -471,6 +473,7 @@ class Requests:
         consumer = StreamConsumer(
             session, channel, tag, full, declaration, spectator, await asyncio.to_thread(begin), channel.prefetch
         )
+        consumer.arguments = method.arguments
         channel.consumers[tag] = consumer
         session.server.joined(consumer)
         if not method.no_wait:
@@ -565,44 +568,5 @@ _VERBS: Final[dict[type[Method], Any]] = {
 }
 
 
-def plain(table: Table) -> Table:
-    """A table without the types its values had on the wire, so that it can be stored and compared."""
-    return {exchanges.storable(name): _plain(value) for name, value in table.items()}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, str):
-        return exchanges.storable(value)
-    if isinstance(value, dict):
-        return plain(value)
-    if isinstance(value, Scaled):
-        return value.text
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return bytes(value)
-
-
 def _short(text: str) -> str:
     return text.encode("utf-8", "surrogateescape")[:255].decode("utf-8", "ignore")
-
-
-def _as_declared(vhost: VHost, info: QueueInfo, asked: QueueDeclaration) -> QueueDeclaration:
-    """A bus's own queue, as if it had been declared with those of the arguments that agree with its options."""
-    durable = info.options.persistence is Persistence.PERSISTENT
-    wanted = queues.options_of(vhost, info.name, asked, 1)
-    agrees = {
-        "x-message-ttl": "message_timeout", "x-max-length": "message_limit", "x-max-length-bytes": "byte_limit",
-        "x-max-priority": "max_priority", "x-single-active-consumer": "single_active_consumer",
-    }  # fmt: skip
-    kept = {
-        argument: value
-        for argument, value in asked.arguments.items()
-        if argument not in agrees or getattr(wanted, agrees[argument]) == getattr(info.options, agrees[argument])
-    }
-    return msgspec.structs.replace(asked, durable=durable, exclusive=False, auto_delete=False, arguments=kept)

@@ -10,18 +10,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine, Iterable, Sequence
-from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from remuda.amqp import cap
-from remuda.amqp.codec.frames import Event, add_content, method_frame
+from remuda.amqp.codec.frames import Event, method_frame
 from remuda.amqp.codec.methods import (
     BasicCancel,
     BasicNack,
-    BasicPublish,
     BasicReject,
-    BasicReturn,
     ChannelClose,
     ChannelCloseOk,
     ChannelOpen,
@@ -30,50 +25,33 @@ from remuda.amqp.codec.methods import (
     ConnectionOpen,
     Method,
 )
-from remuda.amqp.codec.properties import with_property
 from remuda.broker.delivery import AsyncDelivery
 from remuda.model.errors import (
     BrokerClosed,
     InvalidMessage,
     InvalidOption,
-    NotFound,
-    QueueFull,
-    Refused,
     RemudaError,
     StorageError,
 )
-from remuda.model.messages import Messages
-from remuda.model.operations.results import Receipt
-from remuda.model.queues.system_queues import UNROUTED
 from remuda.model.settlement import Settlement
-from remuda.server.amqp.declarations.exchanges import TOPICS
-from remuda.server.amqp.messages import cap_sorting
 from remuda.server.amqp.messages.consumers import AGAIN, DONE, REJECTED, TOO_OFTEN, AmqpConsumer
-from remuda.server.amqp.messages.inbound import delayed
 from remuda.server.amqp.protocol.channels import (
     Channel,
-    ConfirmBatch,
-    Gathered,
-    PendingPublications,
     Taken,
-    Transaction,
     UnknownTag,
 )
 from remuda.server.amqp.protocol.connection import ServerConnection
 from remuda.server.amqp.protocol.failures import (
-    ACCESS_REFUSED,
     INTERNAL_ERROR,
-    NO_ROUTE,
     NOT_ALLOWED,
-    NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
     RESOURCE_ERROR,
     Failure,
-    no_exchange,
     refused,
 )
 from remuda.server.amqp.protocol.request_reader import Acks, Publications
-from remuda.server.amqp.protocol.vhosts import DEAD_LETTERS, DEFAULT_EXCHANGE, REPLY_TO, VHost
+from remuda.server.amqp.protocol.vhosts import VHost
+from remuda.server.amqp.publisher import Publisher
 from remuda.server.amqp.requests import Requests
 from remuda.server.users import User
 
@@ -81,8 +59,6 @@ if TYPE_CHECKING:
     from remuda.server.amqp.amqp_server import AmqpServer
 
 _log = logging.getLogger("remuda.amqp")
-_OVERHEAD: Final = 200
-"""About how many bytes a publication takes in memory beside its content."""
 
 
 class Socket(Protocol):
@@ -117,13 +93,11 @@ class ClientSession:
         """Bytes of publications that the broker has not stored yet."""
         self._failed = False
         """Whether the connection is being closed for an error."""
-        self._uncommitted = 0
-        """Bytes that its transactions hold."""
         self._socket = socket
         self._requests = Requests(self)
+        self.publisher = Publisher(self, socket)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._granted: dict[tuple[str, str], bool] = {}
-        self._gathered: list[tuple[Channel, Publications]] = []
         self._answers: dict[tuple[int, int], tuple[Settlement, list[Taken]]] = {}
 
     @property
@@ -131,11 +105,21 @@ class ClientSession:
         """How the log calls this connection."""
         return f"connection {self.number} ({self.user.name or 'not logged in'}, {self._socket.peer})"
 
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The same as fields of a log in JSON."""
+        named = {"user": self.user.name} if self.user.name else {}
+        return {"connection": self.number, "peer": self._socket.peer, **named, "vhost": self.vhost.name}
+
+    def report(self, what: str, error: BaseException) -> None:
+        """Log a mistake of this server that met this client."""
+        self.server.mistakes.report(self.who, what, error, self.log_fields)
+
     # From the shell
 
     async def handle(self, events: Sequence[Event]) -> None:
         """Carry out what a received buffer asks for."""
-        channels = self.channels
+        channels, publisher = self.channels, self.publisher
         for number, method, _, _ in events:
             if self._failed:
                 break  # what follows the error is ignored: a commit would cover only part of its transaction
@@ -143,14 +127,14 @@ class ClientSession:
             try:
                 if isinstance(method, Publications):
                     exchange = method.method.exchange
-                    if channel is not None and exchange and not self._can_publish(exchange):
+                    if channel is not None and exchange and not publisher.can_publish(exchange):
                         self.flush()
                         await self.quiet()
                         channel = channels.get(number)
                         if channel is not None:
-                            await self._find_exchange(exchange)
+                            await publisher.find_exchange(exchange)
                     if channel is not None:
-                        self._accept(channel, method)
+                        publisher.accept(channel, method)
                 elif isinstance(method, Acks):
                     if channel is not None:
                         for first, last, multiple in method.answers:
@@ -177,7 +161,7 @@ class ClientSession:
                 await self.fail(number, Failure(PRECONDITION_FAILED, str(error)), method)
             except Exception as error:
                 self.flush()
-                await self.fail(number, self._mistake(type(method).__name__, error), method)
+                await self.fail(number, self.mistake(type(method).__name__, error), method)
         self.flush()
         self._socket.flush()
 
@@ -188,14 +172,7 @@ class ClientSession:
             for settlement, taken in answers.values():
                 delivery = taken[0].handed.delivery
                 self.settle(delivery, _rows(delivery, taken), settlement)
-        if self._gathered:
-            gathered, self._gathered = self._gathered, []
-            if len(gathered) == 1:
-                channel, alone = gathered[0]
-                self._publish_soon(channel, [alone])
-                return
-            for channel, publications in _runs(gathered):
-                self._publish_soon(channel, publications)
+        self.publisher.flush()
 
     async def quiet(self) -> None:
         """Return when everything handed to the broker is done."""
@@ -204,7 +181,7 @@ class ClientSession:
 
     async def close(self) -> None:
         """Requeue what the connection held, and delete its exclusive queues."""
-        self._gathered.clear()
+        self.publisher.clear()
         self._answers.clear()
         self.writable.set()
         for channel in list(self.channels.values()):
@@ -246,6 +223,9 @@ class ClientSession:
             self.protocol.fail(failure, method)
             self._socket.flush()
             return
+        _log.info(
+            "%s: channel %d is closed: %d %s", self.who, number, failure.code, failure.text, extra=self.log_fields
+        )
         await self._end_channel(channel)
         self.protocol.close_channel(number, failure, method)
         self._socket.flush()
@@ -308,7 +288,7 @@ class ClientSession:
         channel.closed = True
         self.channels.pop(channel.number, None)
         if channel.transaction is not None:
-            self.end_transaction(channel.transaction)
+            self.publisher.end_transaction(channel.transaction)
         self.server.replies.pop(channel.reply_token or "", None)
         consumers = list(channel.consumers.values())
         channel.consumers.clear()
@@ -364,9 +344,12 @@ class ClientSession:
         self.spawn(delivery.answer(settlement, rows, wait=False))  # type: ignore[arg-type]
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.ensure_future(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.follow(asyncio.ensure_future(self._guarded(work)))
+
+    def follow(self, work: asyncio.Future[Any]) -> None:
+        """Have `quiet` wait for this, too."""
+        self._tasks.add(work)
+        work.add_done_callback(self._tasks.discard)
 
     async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -375,277 +358,18 @@ class ClientSession:
             self.protocol.fail(Failure(INTERNAL_ERROR, str(error)))
             self._socket.flush()
         except RemudaError as error:
-            _log.warning("%s: %s", self.who, error)
+            _log.warning("%s: %s", self.who, error, extra=self.log_fields)
         except Exception as error:
-            self.server.mistakes.report(self.who, "an answer", error)
+            self.report("an answer", error)
 
-    def _mistake(self, what: str, error: Exception) -> Failure:
+    def mistake(self, what: str, error: Exception) -> Failure:
         """Report an error that no request should cause. It costs only the request's channel."""
-        self.server.mistakes.report(self.who, what, error)
+        self.report(what, error)
         return Failure(INTERNAL_ERROR, f"{type(error).__name__}; see the server's log", hard=False)
-
-    # Publications
-
-    def _can_publish(self, exchange: str) -> bool:
-        """Whether an exchange is known and open to publishers."""
-        declared = self.server.topology.exchanges.get(self.vhost.exchange(exchange))
-        return declared is not None and not declared.internal
-
-    async def _find_exchange(self, exchange: str) -> None:
-        """Refuse an exchange before anything published after it is accepted: its channel is closed."""
-        self.check("write", "exchange", exchange)
-        declared = await self.server.topology.exchange(self.vhost.exchange(exchange))
-        if declared is None:
-            raise no_exchange(exchange, self.vhost.name)
-        if declared.internal:
-            raise Failure(
-                ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost.name}'"
-            )
-
-    def _accept(self, channel: Channel, given: Publications) -> None:
-        method, properties, bodies = given.method, given.properties, given.bodies
-        if method.immediate:
-            raise Failure(NOT_IMPLEMENTED, "immediate=true")
-        self.check("write", "exchange", method.exchange or DEFAULT_EXCHANGE)
-        if not isinstance(properties, list):
-            own = self.admitted(channel, properties)
-            self._gather(channel, given if own is properties else Publications(method, own, bodies))
-            return
-        admitted: list[bytes] = []
-        try:
-            for raw in properties:
-                admitted.append(self.admitted(channel, raw))
-        finally:
-            # The messages before the one that is refused are published all the same.
-            if admitted:
-                self._gather(channel, Publications(method, admitted, bodies[: len(admitted)]))
-
-    def admitted(self, channel: Channel, properties: bytes) -> bytes:
-        """The properties with which a message is published."""
-        facts = self.server.inbound.facts(properties)
-        if facts.user is not None and facts.user != self.user.name:
-            raise Failure(
-                PRECONDITION_FAILED,
-                f"user_id property set to '{facts.user}' but authenticated user was '{self.user.name}'",
-            )
-        if facts.reply_to != REPLY_TO:
-            return properties
-        if channel.reply_token is None:
-            raise Failure(PRECONDITION_FAILED, "fast reply consumer does not exist")
-        return with_property(properties, "reply_to", f"{REPLY_TO}.{channel.reply_token}")
-
-    def _gather(self, channel: Channel, publications: Publications) -> None:
-        if channel.transaction is None:
-            self._gathered.append((channel, publications))
-            return
-        transaction, limits = channel.transaction, self.server.limits
-        size = _size(publications) + _OVERHEAD * len(publications.bodies)
-        transaction.size += size
-        self._uncommitted += size
-        if not self.server.intake.gather(size) or self._uncommitted > limits.transaction_bytes + limits.message_max:
-            raise Failure(RESOURCE_ERROR, "transactions hold more than there is room for; commit more often")
-        transaction.publications.append(publications)
-
-    def end_transaction(self, transaction: Transaction) -> Gathered:
-        """Empty a transaction; returns what it held."""
-        self._uncommitted -= transaction.size
-        self.server.intake.let_go(transaction.size)
-        return transaction.clear()
-
-    def _publish_soon(self, channel: Channel, publications: list[Publications]) -> None:
-        if not self.publishes:
-            self.publishes = True
-            self.server.intake.watch(self)
-        count = sum([len(one.bodies) for one in publications])
-        size = sum(map(_size, publications)) + _OVERHEAD * count
-        self.in_flight += size
-        self.server.intake.add(size)
-        confirms, soon = channel.confirms, channel.soon
-        if soon is not None and soon.publications[0].method.exchange == publications[0].method.exchange:
-            soon.publications += publications
-            soon.size += size
-            if confirms is not None and soon.batch is not None:
-                confirms.extend(soon.batch, count)
-            self.server.gathering.grow(count)
-            return
-        batch = None if confirms is None else confirms.expect(confirms.next(count), count)
-        channel.soon = PendingPublications(publications, batch, size)
-        done = self.server.gathering.add(partial(self._begin, channel, channel.soon), count)
-        self._tasks.add(done)
-        done.add_done_callback(self._tasks.discard)
-
-    def _begin(self, channel: Channel, soon: PendingPublications) -> Coroutine[Any, Any, None]:
-        """Start a batch of publications: later ones on the channel go into the next."""
-        if channel.soon is soon:
-            channel.soon = None
-        return self._publish(channel, soon.publications, soon.batch, soon.size)
-
-    async def _publish(
-        self, channel: Channel, publications: list[Publications], batch: ConfirmBatch | None, size: int
-    ) -> None:
-        failure: Failure | None = None
-        refused: Sequence[int] = ()
-        returned: list[bytes] = []
-        try:
-            refused, returned = await self.publish(channel.number, publications)
-        except Failure as error:
-            failure = error
-        except StorageError as error:
-            self.server.intake.full(str(error))
-            if channel.confirms is None:
-                failure = Failure(RESOURCE_ERROR, str(error))
-            refused = range(sum(len(one.bodies) for one in publications))
-        except (InvalidMessage, InvalidOption) as error:
-            failure = Failure(PRECONDITION_FAILED, str(error))
-        except BrokerClosed as error:
-            failure = Failure(INTERNAL_ERROR, str(error))
-        except RemudaError as error:
-            failure = Failure(PRECONDITION_FAILED, str(error))
-        except Exception as error:
-            failure = self._mistake("BasicPublish", error)
-        finally:
-            self.in_flight -= size
-            self.server.intake.remove(size)
-        if failure is not None:
-            if failure.hard or not channel.closed:
-                await self.fail(channel.number, failure, publications[0].method)
-        else:
-            self._count(publications, None if batch is None else len(refused))
-        if failure is None and not channel.closed:
-            if batch is not None and channel.confirms is not None:
-                returned = channel.confirms.settle(batch, refused, returned)
-            if returned:
-                self._socket.write(returned, now=True)
-        self._socket.resume()
-
-    def _count(self, publications: list[Publications], refused: int | None) -> None:
-        """Count publications and, on a channel that confirms, which of them are confirmed."""
-        churn, count = self.server.churn, sum([len(one.bodies) for one in publications])
-        churn["received"] += count
-        if refused is not None:
-            churn["received_confirm"] += count
-            churn["confirmed"] += count - refused
-
-    async def publish(self, channel: int, publications: list[Publications]) -> tuple[Sequence[int], list[bytes]]:
-        """Publish to one exchange. Returns the refused rows, and the frames that return unroutable messages."""
-        exchange = publications[0].method.exchange
-        frames: list[bytes] = []
-        rows: list[int] | None = None
-        if not exchange and True in [one.method.routing_key.startswith(REPLY_TO) for one in publications]:
-            frames = self._reply(channel, [one for one in publications if _is_reply(one)])
-            rows = list(_rows_without_replies(publications))
-            publications = [one for one in publications if not _is_reply(one)]
-            if not publications:
-                return (), frames
-        full = self.vhost.exchange(exchange)
-        if exchange and not self._can_publish(exchange):
-            await self._find_exchange(exchange)  # it may have been deleted meanwhile
-        broker = self.server.broker
-        if cap.is_exchange(exchange):
-            found = cap_sorting.sort(publications, self.server.inbound.facts)
-            if found.invalid:
-                await broker.publish(found.invalid, queue=UNROUTED, raise_refusals=False)
-                publications, rows = found.publications, found.rows
-            if not publications:
-                return (), frames
-        now = broker.now()
-        messages = self.server.inbound.batch(exchange, publications, now)
-        declared = self.server.topology.exchanges.get(full)
-        if declared is not None and declared.delays:
-            messages = delayed(messages, now)
-        if full == TOPICS:
-            receipt = await broker.publish(messages, unbound=UNROUTED, raise_refusals=False)
-        else:
-            try:
-                receipt = await broker.route(full, messages, raise_refusals=False)
-            except NotFound:
-                self.server.topology.exchanges.pop(full, None)
-                raise no_exchange(exchange, self.vhost.name) from None
-        self.server.streams.published()
-        if not receipt.refusals and not receipt.unroutable:
-            return (), frames
-        await self._handle_unaccepted(channel, publications, messages, receipt, frames)
-        return [row if rows is None else rows[row] for row in receipt.refusals], frames
-
-    async def _handle_unaccepted(
-        self, channel: int, publications: list[Publications], messages: Messages, receipt: Receipt, frames: list[bytes]
-    ) -> None:
-        """Return, adopt or dead-letter what no queue took or some queue refused."""
-        places = [(one, row) for one in publications for row in range(len(one.bodies))]
-        for number in receipt.unroutable:
-            publication, row = places[number]
-            method = publication.method
-            if not method.exchange and await self._adopted(method.routing_key):
-                again = messages.slice(number, number + 1)
-                await self.server.broker.publish(again, queue=self.vhost.queue(method.routing_key))
-            elif method.mandatory:
-                self.server.churn["returned"] += 1
-                frames += self._returned(channel, method, publication.properties_of(row), publication.bodies[row])
-            else:
-                self.server.churn["dropped"] += 1
-        for row, error in receipt.refusals.items():
-            await self._dead_letter_refused(messages, row, error)
-
-    async def _adopted(self, name: str) -> bool:
-        """Whether a queue of a bus has this name; if so, it is bound to the default exchange."""
-        if not name or name.startswith(DEAD_LETTERS):
-            return False
-        try:
-            return await self.server.topology.adopt(self.vhost, self.vhost.queue(name))
-        except (Failure, InvalidOption):
-            return False
-
-    async def _dead_letter_refused(self, messages: Messages, row: int, error: Refused) -> None:
-        if error.queue is None or not isinstance(error, QueueFull):
-            return
-        declaration = await self.server.topology.in_force(error.queue)
-        if declaration is not None and declaration.overflow == "reject-publish-dlx":
-            await self.server.dead_letters.send(error.queue, declaration, [messages[row]], ["maxlen"])
-
-    def _returned(self, channel: int, method: BasicPublish, properties: bytes, body: bytes) -> list[bytes]:
-        frame = method_frame(channel, BasicReturn(NO_ROUTE, "NO_ROUTE", method.exchange, method.routing_key))
-        frames: list[bytes] = []
-        add_content(frames, frame, channel, properties, body, self.protocol.frame_max)
-        return frames
-
-    def _reply(self, channel: int, replies: list[Publications]) -> list[bytes]:
-        """Hand direct replies to the channels that wait for them; returns the frames of those that must be returned."""
-        frames: list[bytes] = []
-        for one in replies:
-            for row, body in enumerate(one.bodies):
-                properties = one.properties_of(row)
-                if not self.server.reply(one.method.routing_key, properties, body) and one.method.mandatory:
-                    frames += self._returned(channel, one.method, properties, body)
-        return frames
 
 
 def new_token() -> str:
     return secrets.token_urlsafe(16)
-
-
-def _runs(gathered: list[tuple[Channel, Publications]]) -> Iterable[tuple[Channel, list[Publications]]]:
-    """Consecutive publications of one channel to the same exchange."""
-    for (channel, _), run in groupby(gathered, key=lambda one: (one[0], one[1].method.exchange)):
-        yield channel, [publications for _, publications in run]
-
-
-def _size(publications: Publications) -> int:
-    properties = publications.properties
-    each = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * len(publications.bodies)
-    return sum(map(len, publications.bodies)) + each
-
-
-def _is_reply(publications: Publications) -> bool:
-    return publications.method.routing_key.startswith(REPLY_TO)
-
-
-def _rows_without_replies(publications: Iterable[Publications]) -> Iterable[int]:
-    """The rows of all publications that are not direct replies."""
-    row = 0
-    for one in publications:
-        if not _is_reply(one):
-            yield from range(row, row + len(one.bodies))
-        row += len(one.bodies)
 
 
 def _rows(delivery: AsyncDelivery, taken: list[Taken]) -> Sequence[int] | None:

@@ -116,6 +116,29 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+def without_types(table: Table) -> Table:
+    """A table without the types its values had on the wire, so that it can be stored and compared."""
+    return {storable(name): _without_type(value) for name, value in table.items()}
+
+
+def _without_type(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return without_types(value)
+    if isinstance(value, Scaled):
+        return value.text
+    if isinstance(value, list):
+        return [_without_type(one) for one in value]
+    return bytes(value)
+
+
 def as_text(value: Any) -> str | None:
     """A header's value as a string; None stays None."""
     if value is None or isinstance(value, str):

@@ -9,6 +9,7 @@ import msgspec
 from remuda.amqp.codec.tables import Table
 from remuda.model.errors import InvalidOption
 from remuda.model.message import MAX_PRIORITY
+from remuda.model.operations.results import QueueInfo
 from remuda.model.queues.options import (
     AutoDestroy,
     LimitExceeded,
@@ -170,3 +171,19 @@ def _number(value: Any) -> int | None:
 
 def _text(value: Any) -> str | None:
     return str(value) if isinstance(value, str) else None
+
+
+def as_declared(vhost: VHost, info: QueueInfo, asked: QueueDeclaration) -> QueueDeclaration:
+    """A bus's own queue, as if it had been declared with those of the arguments that agree with its options."""
+    durable = info.options.persistence is Persistence.PERSISTENT
+    wanted = options_of(vhost, info.name, asked, 1)
+    agrees = {
+        "x-message-ttl": "message_timeout", "x-max-length": "message_limit", "x-max-length-bytes": "byte_limit",
+        "x-max-priority": "max_priority", "x-single-active-consumer": "single_active_consumer",
+    }  # fmt: skip
+    kept = {
+        argument: value
+        for argument, value in asked.arguments.items()
+        if argument not in agrees or getattr(wanted, agrees[argument]) == getattr(info.options, agrees[argument])
+    }
+    return msgspec.structs.replace(asked, durable=durable, exclusive=False, auto_delete=False, arguments=kept)

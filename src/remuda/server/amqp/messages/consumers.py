@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from remuda.amqp.codec.properties import with_headers
+from remuda.amqp.codec.tables import Table
 from remuda.broker.delivery import AsyncDelivery
 from remuda.broker.port import AsyncSubscription
 from remuda.model.errors import RemudaError
@@ -54,6 +55,7 @@ class AmqpConsumer:
         self.stopped = False
         self.renews = False
         """Whether its leases are renewed, since its queue wants answers sooner than AMQP's consumers give them."""
+        self.arguments: Table = {}
         self.timeout = session.server.limits.consumer_seconds
         self._limit = declaration.delivery_limit if declaration is not None else None
         self._counts = declaration is not None and declaration.is_quorum
@@ -68,6 +70,11 @@ class AmqpConsumer:
         self._unlimited = prefetch == 0 or self.no_ack
         self._credit = WINDOW if self._unlimited else prefetch
         return self._credit
+
+    @property
+    def prefetch(self) -> int:
+        """How many messages it may hold; 0 sets no limit."""
+        return 0 if self._unlimited else self._credit
 
     def start(self, subscription: AsyncSubscription) -> None:
         self.subscription = subscription
@@ -109,7 +116,7 @@ class AmqpConsumer:
         except RemudaError as error:
             _log.warning("a consumer of queue %s ended: %s", self.queue, error)
         except Exception as error:
-            session.server.mistakes.report(session.who, f"delivering from queue {self.queue}", error)
+            session.report(f"delivering from queue {self.queue}", error)
         if not self.stopped:
             session.cancelled(self)
 

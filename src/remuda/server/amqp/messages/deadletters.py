@@ -18,7 +18,7 @@ from remuda.amqp.codec.properties import decode_properties, with_headers, withou
 from remuda.amqp.codec.tables import Int64, Table, Timestamp
 from remuda.amqp.errors import ProtocolError
 from remuda.broker.delivery import AsyncDelivery
-from remuda.model.errors import BrokerClosed, NotFound, RemudaError
+from remuda.model.errors import BrokerClosed, NotFound, QueueFull, QueueNotAccepting, Refused, RemudaError
 from remuda.model.life import reason_of_arrival
 from remuda.model.message import Message
 from remuda.server.amqp.declarations.queues import QueueDeclaration
@@ -35,6 +35,7 @@ _log = logging.getLogger("remuda.amqp")
 _REASONS: Final = {"expired": "expired", "evicted": "maxlen", "delivery_limit": "delivery_limit"}
 _BATCH: Final = 100
 _PAUSE: Final = 1.0
+_TELLING: Final = 60.0
 
 
 class DeadLetters:
@@ -44,6 +45,8 @@ class DeadLetters:
         self._server = server
         self._inbound = Inbound()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told: dict[str, float] = {}
+        """When it was last logged that a queue's dead letters were refused."""
 
     def follow(self, full: str) -> None:
         """Start to publish the dead letters of a queue, if it has somewhere to send them."""
@@ -61,6 +64,7 @@ class DeadLetters:
         self._tasks.clear()
 
     def forget(self, full: str) -> None:
+        self._told.pop(full, None)
         task = self._tasks.pop(full, None)
         if task is not None:
             task.cancel()
@@ -94,31 +98,57 @@ class DeadLetters:
 
     async def _pass_on(self, full: str, delivery: AsyncDelivery) -> None:
         declaration = await self._server.topology.in_force(full)
+        refusals: dict[int, Refused] = {}
         if declaration is not None:
             reasons = [_reason(full, arrival) for arrival in delivery.arrivals]
-            await self.send(full, declaration, list(delivery), reasons)
-        await delivery.ack()
+            refusals = await self.send(full, declaration, list(delivery), reasons)
+        if not refusals:
+            await delivery.ack()
+            return
+        sent = [row for row in range(len(delivery)) if row not in refusals]
+        if sent:
+            await delivery.ack(sent)
+        later = [row for row, error in refusals.items() if isinstance(error, QueueFull | QueueNotAccepting)]
+        if later:
+            self._tell(full, f"{refusals[later[0]]}; they wait until there is room")
+            await delivery.release(later, after=_PAUSE, front=True)
+        for row, error in refusals.items():
+            if row not in later:
+                self._tell(full, f"{error}; it is kept in queue {dead_letters_of(full)}")
+                await delivery.dead([row], reason="refused", detail=str(error))
+
+    def _tell(self, full: str, why: str) -> None:
+        """Log why dead letters are not where they should be, once a minute for each queue."""
+        now = time.monotonic()
+        if now - self._told.get(full, -_TELLING) >= _TELLING:
+            self._told[full] = now
+            _log.warning("a dead letter of queue %s was refused: %s", full, why)
 
     async def send(
         self, full: str, declaration: QueueDeclaration, messages: Sequence[Message], reasons: Sequence[str]
-    ) -> None:
-        """Publish messages that died in a queue to its dead-letter exchange, except those that go in a circle."""
+    ) -> dict[int, Refused]:
+        """Publish messages that died in a queue to its dead-letter exchange, except those that go in a circle. Returns
+        which of them a queue refused."""
         exchange = declaration.dead_letter_exchange
         if exchange is None:
-            return
+            return {}
         vhost = self._server.topology.vhost_of(full)
         publications = []
-        for message, reason in zip(messages, reasons, strict=True):
+        rows = []
+        for row, (message, reason) in enumerate(zip(messages, reasons, strict=True)):
             made = _letter(vhost.short(full), exchange, declaration.dead_letter_key, message, reason)
             if made is not None:
                 publications.append(made)
+                rows.append(row)
         if not publications:
-            return
+            return {}
         batch = self._inbound.batch(exchange, publications, self._server.broker.now())
         try:
-            await self._server.broker.route(vhost.exchange(exchange), batch, raise_refusals=False)
+            receipt = await self._server.broker.route(vhost.exchange(exchange), batch, raise_refusals=False)
         except (NotFound, Failure):  # a name that no exchange can have is one that does not exist
             _log.debug("dead letters of queue %s are dropped: there is no exchange %s", full, exchange)
+            return {}
+        return {rows[number]: error for number, error in receipt.refusals.items()}
 
 
 def _letter(queue: str, exchange: str, key: str | None, message: Message, reason: str) -> Publications | None:

@@ -155,7 +155,7 @@ class StreamConsumer(AmqpConsumer):
                 # Not all that was counted may be readable yet.
                 pause = await self._rest(pause)
         except Exception as error:
-            session.server.mistakes.report(session.who, f"reading stream {self.queue}", error)
+            session.report(f"reading stream {self.queue}", error)
             if not self.stopped:
                 session.cancelled(self)
         finally:

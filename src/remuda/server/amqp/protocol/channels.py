@@ -299,11 +299,12 @@ class ConfirmBatch:
 class PendingPublications:
     """Publications to one exchange that go to the broker with the next commit."""
 
-    def __init__(self, publications: list[Publications], batch: ConfirmBatch | None, size: int) -> None:
+    def __init__(self, publications: list[Publications], batch: ConfirmBatch | None, size: int, count: int) -> None:
         self.publications = publications
         self.batch = batch
         self.size = size
         """About how many bytes they take in memory."""
+        self.count = count
 
 
 class Channel:

@@ -143,6 +143,8 @@ class ServerConnection:
         """Whether the client has answered the server's close: then it sends nothing more."""
         self.parted = False
         """Whether the client asked for the close: then it ends the connection itself."""
+        self.failure: Failure | None = None
+        """Why the server closed the connection, if it did."""
 
     @property
     def held(self) -> int:
@@ -224,6 +226,7 @@ class ServerConnection:
         if self.stage is Stage.HEADER:
             self.stage = Stage.CLOSED
             return
+        self.failure = failure
         self.send(0, ConnectionClose(failure.code, failure.text, class_id, method_id))
         self.stage = Stage.CLOSING
 
