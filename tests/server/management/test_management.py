@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import httpx
 import pika.exceptions
 import pytest
 
+from remuda.server.certificates import Certificates
 from remuda.server.users import EVERYTHING, Users, add_user
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.server.management.kit import Managed, managed
@@ -69,7 +72,7 @@ def test_s7_everything_has_the_members_that_tools_read(site: Managed, client: Cl
     client.channel.queue_bind(name, exchange, "a.#", arguments={"k": "v"})
     client.publish(name, b"1", b"2", b"3")
     client.channel.basic_qos(prefetch_count=2)
-    client.channel.basic_consume(name, lambda *_: None)
+    client.channel.basic_consume(name, lambda *_: None, arguments={"x-priority": 1})
     eventually(lambda: client.connection.process_data_events(0.05) or site.get(f"queues/%2F/{name}")["consumers"])
     for path, members in READ_BY_TOOLS.items():
         found = site.get(path)
@@ -79,6 +82,7 @@ def test_s7_everything_has_the_members_that_tools_read(site: Managed, client: Cl
     assert (queue["messages"], queue["messages_ready"], queue["arguments"]) == (3, 1, {"x-max-priority": 5})
     assert queue["message_stats"]["publish"] == 3
     assert queue["consumer_details"][0]["prefetch_count"] == 2
+    assert queue["consumer_details"][0]["arguments"] == {"x-priority": 1}
     assert queue["consumer_details"][0]["queue"] == {"name": name, "vhost": "/"}
     bound = site.get(f"bindings/%2F/e/{exchange}/q/{name}")
     assert [(one["routing_key"], one["arguments"]) for one in bound] == [("a.#", {"k": "v"})]
@@ -196,6 +200,10 @@ def test_s7_connections_are_closed_from_here(site: Managed) -> None:
     assert site.status("DELETE", f"connections/{quote(found[0], safe='')}") == 204
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="Closed via management plugin"):
         eventually(lambda: client.connection.process_data_events(0.05))
+    with Client(site.amqp()) as told:
+        site.client.delete("connections/username/guest", headers={"X-Reason": "we move house"})
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="we move house"):
+            eventually(lambda: told.connection.process_data_events(0.05))
     assert site.status("DELETE", "connections/none") == 404
 
 
@@ -213,12 +221,33 @@ def test_s7_probes(site: Managed) -> None:
     assert site.status("POST", "overview") == 405
 
 
+def test_s7_a_probe_tells_when_the_certificate_ends(site: Managed, tmp_path: Path, monkeypatch: Any) -> None:
+    def within(time: str) -> int:
+        return site.status("GET", f"health/checks/certificate-expiration/{time}")
+
+    assert within("1/years") == 200  # without TLS there is none
+    for days in (40_000, 400):  # the year is written with four digits, or with two
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-subj", "/CN=localhost", "-days", str(days), "-keyout", tmp_path / "key", "-out", tmp_path / "cert"],
+            capture_output=True, check=True, timeout=100,
+        )  # fmt: skip
+        monkeypatch.setattr(site.views, "certificates", Certificates(str(tmp_path / "cert"), str(tmp_path / "key")))
+        assert (within("399/days"), within("40001/days")) == (200, 503)
+        assert within("2/years") == (200 if days > 730 else 503)
+    assert (within("1/blink"), within("soon/days")) == (400, 400)
+
+
 def test_s7_metrics_name_each_queue(site: Managed, client: Client) -> None:
     name = fresh()
     client.channel.queue_declare(name)
     client.publish(name, b"1")
     text = httpx.get(f"{site.address}/metrics", auth=("guest", "guest"), timeout=60).text
     assert f'rabbitmq_detailed_queue_messages_ready{{vhost="/",queue="{name}"}} 1\n' in text
+    assert re.search(r"^rabbitmq_queue_messages_ready [1-9]", text, re.MULTILINE)
+    text = httpx.get(f"{site.address}/metrics/per-object", auth=("guest", "guest"), timeout=60).text
+    assert f'rabbitmq_queue_messages_ready{{vhost="/",queue="{name}"}} 1\n' in text
+    assert not re.search(r"^rabbitmq_queue_messages_ready \d", text, re.MULTILINE)
 
 
 def test_s7_clients_get_their_turn_while_many_queues_are_listed(site: Managed) -> None:
@@ -334,6 +363,10 @@ def test_s7_users_vhosts_and_permissions_are_changed_from_here(guarded: Managed)
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
             eventually(lambda: inside.connection.process_data_events(0.05))
     assert guarded.status("DELETE", "users/new") == 404
+    for name in ("one", "two"):
+        assert guarded.status("PUT", f"users/{name}", {"password": "short", "tags": ""}) == 201
+    assert guarded.status("POST", "users/bulk-delete", {"users": ["one", "two", "three"]}) == 204
+    assert not {"one", "two"} & {one["name"] for one in guarded.get("users")}
     assert guarded.status("DELETE", "vhosts/fresh%2Fone") == 204
     assert not [info for info in guarded.running.broker.queues() if "fresh" in info.name]
     assert "fresh/one" not in {one["name"] for one in guarded.get("vhosts")}

@@ -7,6 +7,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -26,6 +27,7 @@ from remuda.server.users import User
 
 _log = logging.getLogger("remuda.management")
 _LARGEST: Final = 64 << 20
+_DAYS: Final = {"day": 1, "week": 7, "month": 30, "year": 365}
 _SAFE: Final = ("GET", "HEAD")
 
 Handler = Callable[[Call, Views], Awaitable[Answer]]
@@ -264,9 +266,27 @@ async def _protocol(call: Call, views: Views) -> Answer:
     return Answer(503, {"status": "failed", "reason": "No active listener", "missing": given, "protocols": protocols})
 
 
+async def _expiration(call: Call, views: Views) -> Answer:
+    """Whether a certificate ends within so many days, weeks, months or years."""
+    days, within = _DAYS.get(call.path["unit"].rstrip("s")), call.path["within"]
+    if days is None or not within.isdecimal() or len(within) > 5:
+        raise bad_request("the time must be a number of days, weeks, months or years")
+    if views.certificates is None:
+        return Answer(body={"status": "ok"})
+    ends = await asyncio.to_thread(views.certificates.expires)
+    if ends > datetime.now(UTC) + timedelta(days=days * int(within)):
+        return Answer(body={"status": "ok"})
+    return Answer(503, {"status": "failed", "reason": "Certificates expiring", "expired": [ends.isoformat()]})
+
+
 async def _metrics(call: Call, views: Views) -> Answer:
     call.require_monitoring()
     return Answer(text=await metrics.exposed(call.server, views))
+
+
+async def _metrics_of_each(call: Call, views: Views) -> Answer:
+    call.require_monitoring()
+    return Answer(text=await metrics.exposed(call.server, views, each=True))
 
 
 def _there(found: Any) -> Answer:
@@ -332,6 +352,7 @@ _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("GET", "/api/vhosts/{vhost}/permissions", _all_permissions),
     ("GET", "/api/users", _users),
     ("GET", "/api/users/without-permissions", _users_without_permissions),
+    ("POST", "/api/users/bulk-delete", changes.delete_users),
     ("GET", "/api/users/{name}", _user),
     ("PUT", "/api/users/{name}", changes.put_user),
     ("DELETE", "/api/users/{name}", changes.delete_user),
@@ -357,8 +378,12 @@ _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("DELETE", "/api/shovels/vhost/{vhost}/{name}/restart", parameters.restart_shovel),
     ("GET", "/api/global-parameters", _empty),
     ("GET", "/api/operator-policies", _empty),
+    ("GET", "/api/operator-policies/{vhost}", _empty),
     ("GET", "/api/topic-permissions", _empty),
     ("GET", "/api/vhost-limits", _empty),
+    ("GET", "/api/vhost-limits/{vhost}", _empty),
+    ("GET", "/api/federation-links", _empty),
+    ("GET", "/api/federation-links/{vhost}", _empty),
     ("GET", "/api/user-limits", _empty),
     ("GET", "/api/aliveness-test/{vhost}", changes.aliveness),
     ("GET", "/api/healthchecks/node", _alarms),
@@ -369,11 +394,12 @@ _ROUTES: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("GET", "/api/health/checks/node-is-quorum-critical", _healthy),
     ("GET", "/api/health/checks/node-is-mirror-sync-critical", _healthy),
     ("GET", "/api/health/checks/ready-to-serve-clients", _alarms),
-    ("GET", "/api/health/checks/certificate-expiration/{within}/{unit}", _healthy),
+    ("GET", "/api/health/checks/certificate-expiration/{within}/{unit}", _expiration),
     ("GET", "/api/health/checks/port-listener/{port}", _port),
     ("GET", "/api/health/checks/protocol-listener/{protocol}", _protocol),
     ("GET", "/metrics", _metrics),
-    ("GET", "/metrics/per-object", _metrics),
+    ("GET", "/metrics/detailed", _metrics),
+    ("GET", "/metrics/per-object", _metrics_of_each),
 )
 
 
@@ -429,7 +455,8 @@ class ManagementApp:
         user = await self._log_in(scope, headers)
         parts = [unquote(part) for part in raw.split("/")]
         handler, path = self._find(method, parts)
-        call = Call(self._server, user, path, dict(parse_qsl(scope["query_string"].decode("latin-1"))), b"")
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        call = Call(self._server, user, path, query, b"", headers.get("x-reason", ""))
         if method not in _SAFE:
             call.raw = await _body(receive)
         work = asyncio.run_coroutine_threadsafe(_carry_out(handler, call, self._views), self._loop)

@@ -55,6 +55,8 @@ class Call(msgspec.Struct):
     path: dict[str, str]
     query: dict[str, str]
     raw: bytes
+    reason: str = ""
+    """Why, in the caller's words: the header X-Reason."""
 
     def json(self) -> dict[str, Any]:
         """The body, which must be a JSON object; an empty one is an object without members."""

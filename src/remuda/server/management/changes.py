@@ -291,12 +291,18 @@ async def delete_binding(call: Call, views: Views) -> Answer:
 # Connections
 
 
+def _closing(call: Call) -> str:
+    """What a client is told that is disconnected from here."""
+    reason = "".join(sign for sign in call.reason if sign.isprintable())[:100]
+    return f"broker forced connection closure: {reason or 'Closed via management plugin'}"
+
+
 async def close_connection(call: Call, views: Views) -> Answer:
     for client in views.clients():
         if client.name == call.path["name"] and call.sees(client.session.vhost.name):
             if not call.is_administrator and client.session.user.name != call.user.name:
                 call.require_administrator()
-            client.shut_down("broker forced connection closure: Closed via management plugin")
+            client.shut_down(_closing(call))
             return calls.DONE
     raise not_found()
 
@@ -305,7 +311,7 @@ async def close_user_connections(call: Call, views: Views) -> Answer:
     call.require_administrator()
     for client in views.clients():
         if client.session.user.name == call.path["name"]:
-            client.shut_down("broker forced connection closure: Closed via management plugin")
+            client.shut_down(_closing(call))
     return calls.DONE
 
 
@@ -396,6 +402,18 @@ async def delete_user(call: Call, views: Views) -> Answer:
     if users_of(call.server).find(call.path["name"]) is None:
         raise not_found()
     await _change(call, call.path["name"], remove_user)
+    return calls.DONE
+
+
+async def delete_users(call: Call, views: Views) -> Answer:
+    call.require_administrator()
+    names = call.json().get("users")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise bad_request("users must be a list of names")
+    known = users_of(call.server)
+    for name in names:
+        if known.find(name) is not None:  # as in RabbitMQ, one that is not there is no error
+            await _change(call, name, remove_user)
     return calls.DONE
 
 

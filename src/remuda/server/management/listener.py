@@ -37,6 +37,7 @@ class ManagementListener:
         served = self._amqp.server
         views = Views(served)
         views.ports = list(served.ports)
+        views.certificates = self._tls
         app = ManagementApp(served, views, asyncio.get_running_loop())
         server = await asyncio.to_thread(self._start, app)
         self._server = server

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from remuda.model.operations.results import QueueInfo
 from remuda.server.amqp.amqp_server import AmqpServer
 from remuda.server.amqp.protocol.vhosts import split_name, vhost_name
 from remuda.server.management.views import NODE, Views
@@ -23,13 +24,14 @@ _DELIVERED: Final = {
 }  # fmt: skip
 
 
-async def exposed(server: AmqpServer, views: Views) -> str:
-    """All metrics, in Prometheus' text format."""
+async def exposed(server: AmqpServer, views: Views, *, each: bool = False) -> str:
+    """All metrics, in Prometheus' text format. Those of queues are sums and, with the prefix `detailed`, of each queue;
+    with `each`, they have no sums and no prefix."""
     infos = await views.infos()
     node, clients, churn = views.node(), views.clients(), server.churn
     ready = sum(info.waiting + info.delayed for info in infos)
     held = sum(info.in_flight for info in infos)
-    consumers = sum(len(info.consumers) for info in infos)
+    consumers = sum(map(server.consumer_count, infos))
     product, version = server.limits.product, server.limits.product_version
     identity = f'rabbitmq_node="{NODE}",rabbitmq_cluster="{NODE}",rabbitmq_cluster_permanent_id="{NODE}"'
     build = f'rabbitmq_version="{version}",prometheus_client_version="",prometheus_plugin_version="{version}"'
@@ -41,10 +43,6 @@ async def exposed(server: AmqpServer, views: Views) -> str:
         ("rabbitmq_channels", "gauge", [("", sum(len(client.session.channels) for client in clients))]),
         ("rabbitmq_consumers", "gauge", [("", consumers)]),
         ("rabbitmq_queues", "gauge", [("", len(infos))]),
-        ("rabbitmq_queue_messages", "gauge", [("", ready + held)]),
-        ("rabbitmq_queue_messages_ready", "gauge", [("", ready)]),
-        ("rabbitmq_queue_messages_unacked", "gauge", [("", held)]),
-        ("rabbitmq_queue_consumers", "gauge", [("", consumers)]),
         ("rabbitmq_queue_messages_published_total", "counter", [("", churn["received"])]),
         ("rabbitmq_connections_opened_total", "counter", [("", churn["connection_created"])]),
         ("rabbitmq_connections_closed_total", "counter", [("", churn["connection_closed"])]),
@@ -86,17 +84,19 @@ async def exposed(server: AmqpServer, views: Views) -> str:
         (f"rabbitmq_global_messages_{name}_total", "counter", [(f"{protocol},{_CLASSIC}", number)])
         for name, number in of_queues.items()
     ]
-    named = [(_labels(info.name), info) for info in infos]
-    families += [
-        ("rabbitmq_detailed_queue_messages", "gauge", [(one, info.size) for one, info in named]),
-        (
-            "rabbitmq_detailed_queue_messages_ready",
-            "gauge",
-            [(one, info.waiting + info.delayed) for one, info in named],
-        ),
-        ("rabbitmq_detailed_queue_messages_unacked", "gauge", [(one, info.in_flight) for one, info in named]),
-        ("rabbitmq_detailed_queue_consumers", "gauge", [(one, len(info.consumers)) for one, info in named]),
-    ]
+    counted: tuple[tuple[str, int, Callable[[QueueInfo], int]], ...] = (
+        ("messages", ready + held, lambda info: info.waiting + info.delayed + info.in_flight),
+        ("messages_ready", ready, lambda info: info.waiting + info.delayed),
+        ("messages_unacked", held, lambda info: info.in_flight),
+        ("consumers", consumers, server.consumer_count),
+    )
+    for name, total, count in counted:
+        of_each: list[_Sample] = [(_labels(info.name), count(info)) for info in infos]
+        if each:
+            families.append((f"rabbitmq_queue_{name}", "gauge", of_each))
+        else:
+            families.append((f"rabbitmq_queue_{name}", "gauge", [("", total)]))
+            families.append((f"rabbitmq_detailed_queue_{name}", "gauge", of_each))
     return "".join(_lines(families))
 
 

@@ -18,7 +18,8 @@ from zlib import crc32
 from remuda.model.errors import RemudaError
 from remuda.model.operations.results import QueueInfo
 from remuda.model.queues.routing import Binding
-from remuda.server.amqp.amqp_server import AmqpServer, ClientSocket
+from remuda.server.amqp.amqp_server import AmqpServer
+from remuda.server.amqp.client_socket import ClientSocket
 from remuda.server.amqp.declarations.exchanges import TYPES, ExchangeDeclaration
 from remuda.server.amqp.declarations.policies import Policy
 from remuda.server.amqp.declarations.queues import QueueDeclaration
@@ -26,6 +27,7 @@ from remuda.server.amqp.messages.consumers import AmqpConsumer
 from remuda.server.amqp.protocol.channels import Channel
 from remuda.server.amqp.protocol.login import EXTERNAL, MECHANISMS
 from remuda.server.amqp.protocol.vhosts import DEAD_LETTERS, DEFAULT_EXCHANGE, VHost, split_name, vhost_name
+from remuda.server.certificates import Certificates
 from remuda.server.management.rates import Rates, add, counts_of
 
 _FREE: Final = 50 << 20
@@ -53,6 +55,8 @@ class Views:
         self._began = time.time()
         self.ports: list[tuple[str, str, int]] = []
         """What is listened for: protocol, host and port."""
+        self.certificates: Certificates | None = None
+        """With which TLS is offered, if it is."""
 
     # Queues
 
@@ -117,7 +121,7 @@ class Views:
         declaration = topology.queues.get(info.name)
         policy = None if declaration is None else topology.policy_of_queue(info.name, declaration)
         shown = declaration or QueueDeclaration(durable=info.options.persistence.value == "persistent")
-        counts = self._count(info)
+        counts, consumers = self._count(info), self._server.consumer_count(info)
         waiting = info.waiting + info.delayed
         numbers: dict[str, Any] = {}
         for name, value in (
@@ -127,8 +131,8 @@ class Views:
             numbers |= {name: value, f"{name}_details": {"rate": 0.0}, f"{name}_ram": value}
         del numbers["messages_ram"]
         return {
-            "arguments": shown.arguments, "auto_delete": shown.auto_delete, "consumers": len(info.consumers),
-            "consumer_capacity": 1.0 if info.consumers else 0, "consumer_utilisation": 1.0 if info.consumers else 0,
+            "arguments": shown.arguments, "auto_delete": shown.auto_delete, "consumers": consumers,
+            "consumer_capacity": 1.0 if consumers else 0, "consumer_utilisation": 1.0 if consumers else 0,
             "durable": shown.durable, "effective_policy_definition": {} if policy is None else policy.definition,
             "exclusive": shown.exclusive, "idle_since": self._idle[info.name][1],
             "head_message_timestamp": None, "memory": 0, "message_bytes": 0,
@@ -232,12 +236,13 @@ class Views:
         vhost = client.session.vhost
         host, port = client.remote
         return {
-            "arguments": {}, "ack_required": not consumer.no_ack, "active": True, "activity_status": "up",
+            "arguments": consumer.arguments, "ack_required": not consumer.no_ack, "active": True,
+            "activity_status": "up",
             "channel_details": {
                 "connection_name": client.name, "name": f"{client.name} ({channel.number})", "node": NODE,
                 "number": channel.number, "peer_host": host, "peer_port": port, "user": client.session.user.name,
             },
-            "consumer_tag": consumer.tag, "exclusive": consumer.exclusive, "prefetch_count": channel.prefetch,
+            "consumer_tag": consumer.tag, "exclusive": consumer.exclusive, "prefetch_count": consumer.prefetch,
             "queue": {"name": vhost.short(consumer.queue), "vhost": vhost.name},
         }  # fmt: skip
 
@@ -268,7 +273,7 @@ class Views:
             },
             "queue_totals": totals, "object_totals": {
                 "channels": sum(len(client.session.channels) for client in clients), "connections": len(clients),
-                "consumers": sum(len(info.consumers) for info in infos),
+                "consumers": sum(map(self._server.consumer_count, infos)),
                 "exchanges": len(self._server.topology.exchanges), "queues": len(infos),
             },
             "statistics_db_event_queue": 0, "node": NODE, "listeners": self.listeners(), "contexts": self._contexts(),
