@@ -75,7 +75,7 @@ static PyObject *with_id(PyObject *module, PyObject *const *args, Py_ssize_t giv
         PyErr_SetString(PyExc_TypeError, "with_id takes messages, a first id, what lies between two, and the time");
         return NULL;
     }
-    PyObject *columns[ALL], *messages = NULL, *ids = NULL, *next = PyLong_FromLongLong(first + step);
+    PyObject *columns[ALL], *messages = NULL, *ids = NULL, *next = PyNumber_Add(args[1], args[2]);
     if (next != NULL) {
         PyObject *bounds[] = {args[1], next, args[2]};
         ids = PyObject_Vectorcall((PyObject *)&PyRange_Type, bounds, 3, NULL);

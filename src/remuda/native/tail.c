@@ -312,8 +312,10 @@ static Py_ssize_t make_frame(Tail *self, PyObject *record, unsigned char *frame,
 {
     Packed out = {frame + HEADER, frame + SMALL};
     step->size = 0;
-    if (!encoded(self, record, &out, &step->kind, &step->messages, &step->events))
-        return 0;
+    if (!encoded(self, record, &out, &step->kind, &step->messages, &step->events) ||
+        self->next_offset > LLONG_MAX - step->messages || self->next_position > LLONG_MAX - step->events ||
+        self->number == LLONG_MAX)
+        return 0; /* Python tells that the counters end here */
     uint32_t length = (uint32_t)(out.at - frame - HEADER), crc;
     uint64_t number = (uint64_t)self->number;
     unsigned char numbered[NUMBERED];

@@ -399,9 +399,10 @@ static PyObject *receive_receipt(PyObject *module, PyObject *const *args, Py_ssi
     if (!handle_of(args[0], &handle))
         return NULL;
     struct pollfd watched = {handle, POLLIN, 0};
+    int patience = milliseconds > INT_MAX ? INT_MAX : milliseconds < 0 ? 0 : (int)milliseconds;
     /* In `recv` it would be woken twice: also when the host takes what was sent. */
     Py_BEGIN_ALLOW_THREADS
-    ready = poll(&watched, 1, (int)milliseconds);
+    ready = poll(&watched, 1, patience);
     Py_END_ALLOW_THREADS
     if (ready < 0 && errno != EINTR)
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -418,11 +419,19 @@ static PyObject *receive_receipt(PyObject *module, PyObject *const *args, Py_ssi
 static PyObject *set_up(PyObject *module, PyObject *args)
 {
     PyObject *publish, *messages, *receipt, *pending;
+    Py_ssize_t of_publish[P_FIELDS], of_messages[MESSAGES_FIELDS], of_receipt[R_FIELDS];
     if (!PyArg_ParseTuple(args, "OOOO", &publish, &messages, &receipt, &pending) ||
-        places_of(publish, PUBLISH, in_publish, P_FIELDS) < 0 ||
-        places_of(messages, COLUMNS, known.in_messages, MESSAGES_FIELDS) < 0 ||
-        places_of(receipt, GIVEN, in_receipt, R_FIELDS) < 0 || know_ranges() < 0)
+        places_of(publish, PUBLISH, of_publish, P_FIELDS) < 0 ||
+        places_of(messages, COLUMNS, of_messages, MESSAGES_FIELDS) < 0 ||
+        places_of(receipt, GIVEN, of_receipt, R_FIELDS) < 0 || know_ranges() < 0)
         return NULL;
+    if (!PyType_Check(pending)) {
+        PyErr_Format(PyExc_TypeError, "%R is no class", pending);
+        return NULL;
+    }
+    memcpy(in_publish, of_publish, sizeof of_publish);
+    memcpy(known.in_messages, of_messages, sizeof of_messages);
+    memcpy(in_receipt, of_receipt, sizeof of_receipt);
     Py_XSETREF(publish_type, (PyTypeObject *)Py_NewRef(publish));
     Py_XSETREF(known.messages, (PyTypeObject *)Py_NewRef(messages));
     Py_XSETREF(receipt_type, (PyTypeObject *)Py_NewRef(receipt));

@@ -142,6 +142,7 @@ def test_s6_what_comes_instead_of_a_receipt_is_given_as_it_is() -> None:
             theirs.sendall(other)
             assert wire.receive_receipt(ours.fileno(), 7, 1000) == other
         assert wire.receive_receipt(ours.fileno(), 7, 1) is None
+        assert wire.receive_receipt(ours.fileno(), 7, -1) is None  # which is for ever to the system
         theirs.close()
         assert wire.receive_receipt(ours.fileno(), 7, 1000) == b""
 

@@ -102,6 +102,26 @@ for args in ((Stranger, Messages), (Message, Stranger), (None, None), (Message, 
     refused(native.columns.set_messages, *args)
 refused(native.columns.set_publish, Stranger)
 
+# A refusal changes nothing, also where it comes after a class that has all fields, in other places.
+from remuda.broker.embedded.pending import Pending
+from remuda.broker.shared.wire import nonblocking
+from remuda.model.operations.commands import Publish
+from remuda.model.operations.results import Receipt
+
+def turned(known):
+    return msgspec.defstruct("Turned", [(name, object, None) for name in reversed(known.__struct_fields__)])
+
+def made():
+    command = Publish(Messages([b"b"], "n", key="k"), "q")
+    return native.wire.single_frame(5, command), native.wire.receipt_frame(5, Receipt(3, range(7, 8), {}))
+
+before = made()
+known = [Publish, Messages, Receipt, Pending]
+for at in range(4):
+    for wrong in (Stranger, None, 5) if at < 3 else (None, 5):
+        refused(native.wire.set_up, *map(turned, known[:at]), wrong, *known[at + 1:])
+assert made() == before and None not in before
+
 log, _, _ = open_log(DirectoryDisk(directory))
 log.append(appended(log, [b"first"]))
 log.take().write()

@@ -51,7 +51,7 @@ for at in range(6):
         tell(plain_publish, *asked[:at], value, *asked[at + 1:])
 for wrong in ([], [plain], [plain, 1.5, 1, 1], [plain, 5, "x", 1], [None, 1, 1, 1]):
     tell(with_id, *wrong)
-for first in (0, 1024, 1 << 61):
+for first in (0, 1024, 1 << 61, (1 << 63) - 1024, (1 << 63) - 1):
     told.append(repr(with_id(Messages([b"b"], "n", headers={"a": "b"}, priority=3, wire=b"w"), first, 1024, 99)))
 print(json.dumps(told))
 """
