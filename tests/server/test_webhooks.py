@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,6 +27,7 @@ from remuda.server.http.security.outgoing_requests import (
 )
 from remuda.server.http.webhooks import CircuitBreaker, Webhook, sign, verify, webhook
 from tests.server.site import until
+from tests.servers.trickling import trickling_server
 
 SECRET = "a secret of some length"
 LOCAL = ["127.0.0.0/8"]
@@ -159,6 +162,17 @@ def test_an_endpoint_that_does_not_answer_in_time_is_a_failure() -> None:
         bus.publish("order.placed", 1)
         bus.run(until_idle=True)
         assert "timed out" in bus.dead_letters("billing")[0].reason
+
+
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nSlow: ", b"HTTP/1.1 500 Oops\r\n\r\n"])
+def test_t2_an_endpoint_that_answers_byte_by_byte_holds_nobody(beginning: bytes) -> None:
+    with trickling_server(beginning) as port:
+        endpoint = Endpoint.parse(f"http://127.0.0.1:{port}/hook")
+        began = time.monotonic()
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            answer = outgoing_requests.post(endpoint, b"1", {}, timeout=0.2, allowed=read_networks(LOCAL))
+            assert answer.status == 500, "the beginning of its text is enough"
+        assert time.monotonic() - began < 5
 
 
 def test_a_router_binds_to_an_endpoint(receiver: Receiver) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from remuda.amqp.client.confirms import ConfirmTracker, Outgoing, Receipt
-from remuda.worker import NotNow, Task, TaskMessage, TaskStatus, Worker, WorkerConfig, gate
-from remuda.worker.tasks import encode_task
+from remuda.worker import NotNow, Task, TaskMessage, TaskStatus, Worker, WorkerConfig, gate, jobs
+from remuda.worker.tasks import encode_task, parse_task
+from tests.servers.trickling import trickling_server
 from tests.worker.kit import Stage, until
 
 
@@ -189,6 +190,18 @@ def test_w8_the_jobs_status_is_asked_before_the_work_and_cached(stage: Stage) ->
             assert not [name for name in ran if name.startswith(("cancelled", "held"))]
             assert asked.count("/active") == asked.count("/cancelled") == 1
         assert stage.count(stage.input) == 0
+
+
+@pytest.mark.parametrize("beginning", [b"HTTP/1.1 200 OK\r\nSlow: ", b'HTTP/1.1 200 OK\r\n\r\n"Cancelled'])
+def test_w8_a_job_service_that_answers_byte_by_byte_holds_no_task(
+    beginning: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_TIMEOUT", 0.2)
+    with trickling_server(beginning) as port:
+        task = parse_task(of_job("slow", f"http://127.0.0.1:{port}/"))
+        began = time.monotonic()
+        assert jobs.Jobs().status(task) is jobs.JobStatus.ACTIVE
+        assert time.monotonic() - began < 5
 
 
 def test_w8_a_paused_jobs_task_is_worked_on_where_no_queue_is_for_it(quorum: Stage) -> None:

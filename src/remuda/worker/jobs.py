@@ -6,16 +6,19 @@ import json
 import logging
 import threading
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
+from contextlib import closing
 from enum import StrEnum
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
+from remuda.timed_http import response_until
 from remuda.worker.tasks import TaskMessage
 
 _LOG: Final = logging.getLogger("remuda.worker")
 _TIMEOUT: Final = 5.0
+"""Seconds in which the whole answer must have come."""
 _INTERVAL: Final = 120.0
 """Seconds for which an answer holds, where the task says nothing."""
 _AFTER_FAILURE: Final = 10.0
@@ -93,18 +96,18 @@ def _seconds_since(given: Any) -> float:
     return max(time.time() - given / 1000, 0.0)
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *given: Any, **named: Any) -> None:
-        return None
-
-
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
-
-
 def _ask(url: str) -> JobStatus:
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("it is not an http or https URL")
-    with _OPENER.open(url, timeout=_TIMEOUT) as answer:
+    deadline = time.monotonic() + _TIMEOUT
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    with closing(kind(parts.hostname, parts.port, timeout=_TIMEOUT)) as connection:
+        connection.response_class = response_until(deadline)  # type: ignore[assignment]
+        connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+        answer = connection.getresponse()
+        if not 200 <= answer.status < 300:
+            raise ValueError(f"it answers {answer.status} {answer.reason}")
         text = answer.read(_ANSWER_BYTES).decode("utf-8", "replace").strip()
     found = text.splitlines()[0] if text else ""
     try:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.timed_http import response_until
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -124,14 +125,11 @@ def post(
     deadline = time.monotonic() + timeout
     address = checked_address(endpoint, allowed)
     connection = _connection(endpoint, address, timeout)
+    connection.response_class = response_until(deadline)  # type: ignore[assignment]
     try:
         connection.request("POST", endpoint.path, body, dict(headers))
-        if connection.sock is not None:
-            connection.sock.settimeout(max(deadline - time.monotonic(), 0.001))
         response = connection.getresponse()
         beginning = response.read1(_ANSWER_BYTES) if response.status >= 300 else b""
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no answer within {timeout:g} s")
         return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, beginning)
     except http.client.HTTPException as error:
         raise ConnectionError(f"the answer is not HTTP: {type(error).__name__}") from error
