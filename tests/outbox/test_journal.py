@@ -275,3 +275,31 @@ def test_what_cannot_be_persisted_at_start_is_persisted_later(tmp_path: Path, mo
         eventually(lambda: made.outbox.counts()[Status.SCHEDULED] == 1, 20)
         eventually(lambda: made.bus.health()["ready"], 20)
         made.bus.stop()
+
+
+def test_what_the_broker_refuses_waits_for_the_database_and_nothing_is_sent_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O4: one of those that are left is too large for its queue, and one cannot stand in a table."""
+    journal = Journal(str(tmp_path / "j"))
+    journal.append(Messages.of([Message("order", b"%d" % n * (50 if n == 1 else 1), id=f"left-{n}") for n in range(3)]))
+    journal.append(Messages.of([Message("order", b"9", id="nul", key="a\0b")]))
+    journal.close()
+    with app(f"sqlite:///{tmp_path}/app.db", journal=str(tmp_path / "j"), relay=False) as made:
+        queue = made.bus.handlers[0].queue
+        made.bus.broker.configure_queue(queue, message_size_limit=10)
+        broker = Stubborn(made.bus)
+        broker.failing = StorageError("the broker is away")
+        with monkeypatch.context() as patch:
+            fail_the_database(made, patch)
+            made.outbox._net.start()
+            broker.failing = None
+            eventually(lambda: made.bus.broker.queue(queue).size == 3)
+            assert "1 messages stay" in (made.outbox._net.trouble or "")
+            made.bus.publish("order", 5)
+            for _ in range(3):
+                made.outbox._net.drain()
+            assert made.bus.broker.queue(queue).size == 4, "nothing waits behind it, and nothing comes twice"
+        eventually(lambda: made.outbox.counts()[Status.SCHEDULED] == 1)
+        eventually(lambda: made.outbox._net.trouble is None)
+        assert made.bus.broker.queue(queue).size == 4

@@ -18,6 +18,8 @@ _log = logging.getLogger("remuda.outbox")
 _T = TypeVar("_T")
 
 Send = Callable[[Messages], list[str]]
+SendRest = Callable[[Messages], dict[int, str]]
+"""Sends what was left over, and says why the broker refuses which of it."""
 
 SLOW: Final = 0.05
 """Seconds from which a failure is remembered: one that comes at once costs nothing to meet again."""
@@ -75,7 +77,7 @@ class SafetyNet:
 
     role = "journal"
 
-    def __init__(self, persist: Callable[[Messages], None], send: Send, broker: Way, database: Way,
+    def __init__(self, persist: Callable[[Messages], None], send: SendRest, broker: Way, database: Way,
                  journal: Journal | None) -> None:  # fmt: skip
         self._persist = persist
         self._send = send
@@ -87,6 +89,8 @@ class SafetyNet:
         self._guard = threading.Lock()
         self._own: set[int] = set()
         """Numbers in the journal whose publisher is still at work."""
+        self._refused: dict[int, str] = {}
+        """Numbers in the journal of what neither the database nor the broker takes at present, and why."""
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self.lost = 0
@@ -150,7 +154,7 @@ class SafetyNet:
     def start(self) -> None:
         self._stopping.clear()
         self.drain()
-        if not self._drained:
+        if not self._drained or self._refused:
             self._go_on_later()
 
     def stop(self, grace: float = 10.0) -> None:
@@ -184,22 +188,30 @@ class SafetyNet:
         total = 0
         while True:
             with self._guard:
-                left = journal.left(without=self._own)
+                left = journal.left(without=self._own | self._refused.keys())
                 if not left:
-                    self._drained, self.trouble = True, None
+                    self._drained, self.trouble = True, self._refusals()
                     break
             numbers = [number for number, _ in left]
             try:
-                self._keep(Messages.of(message for _, message in left))
+                refused = self._keep(Messages.of(message for _, message in left))
             except Exception as error:
                 self.trouble = f"messages stay in the journal until the broker or the database works again: {error}"
                 _log.warning("the journal cannot be drained yet: %s", error)
                 return total
-            journal.forget(numbers)
-            total += len(numbers)
+            self._refused.update((numbers[row], reason) for row, reason in refused.items())
+            taken = [number for row, number in enumerate(numbers) if row not in refused]
+            journal.forget(taken)
+            total += len(taken)
         if total:
             _log.info("%d messages of the journal were delivered", total)
         return total
+
+    def _refusals(self) -> str | None:
+        if not self._refused:
+            return None
+        reason = next(iter(self._refused.values()))
+        return f"{len(self._refused)} messages stay in the journal until the database takes them: {reason}"
 
     def _go_on_later(self) -> None:
         """Have a thread try again what failed, until it succeeds."""
@@ -224,10 +236,15 @@ class SafetyNet:
             if self._stopping.is_set():
                 return
             if not (self._broker.down is not None and self._database.down is not None):
+                with self._draining:
+                    if self._refused:
+                        self._refused.clear()
+                        self._drained = False
                 self.drain()
             self._broker.ask()
             with self._guard:
-                if self._drained and self._broker.down is None and self._database.down is None:
+                well = self._broker.down is None and self._database.down is None
+                if self._drained and well and not self._refused:
                     self._thread = None
                     return
 
@@ -255,13 +272,33 @@ class SafetyNet:
             _log.warning("the broker failed, so %d messages are kept in the outbox: %s", len(messages), error)
             return [messages.id(row) for row in range(len(messages))]
 
-    def _keep(self, messages: Messages) -> None:
-        """Store left-over messages in the outbox's table; if the database fails, send them to the broker."""
+    def _keep(self, messages: Messages) -> dict[int, str]:
+        """Store left-over messages in the outbox's table; if the database fails, send them to the broker. Returns why
+        which of them stay: sent once more, the others would be there twice."""
         try:
             self._database.use(lambda: self._persist(messages))
+        except InvalidMessage as error:
+            if len(messages) > 1:
+                return self._keep_each(messages)
+            return self._send_rest(messages, error)
         except Exception as error:
+            return self._send_rest(messages, error)
+        return {}
+
+    def _keep_each(self, messages: Messages) -> dict[int, str]:
+        """The same one by one, where the table cannot hold one of them."""
+        stay = {}
+        for row in range(len(messages)):
             try:
-                self._broker.use(lambda: self._send(messages))
-            except Exception as second:
-                second.add_note(f"the outbox's database failed too: {error}")
-                raise
+                for reason in self._keep(messages.slice(row, row + 1)).values():
+                    stay[row] = reason
+            except Exception as error:
+                stay[row] = str(error)
+        return stay
+
+    def _send_rest(self, messages: Messages, why: Exception) -> dict[int, str]:
+        try:
+            return self._broker.use(lambda: self._send(messages))
+        except Exception as second:
+            second.add_note(f"the outbox's database failed too: {why}")
+            raise

@@ -9,7 +9,6 @@ from remuda.bus.health import bus_health
 from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
 from remuda.model.errors import InvalidOption, RemudaError, StorageError
 from remuda.model.messages import Messages
-from remuda.model.queues.system_queues import UNROUTED
 from remuda.model.values.durations import SECOND, Duration, micros
 from remuda.model.values.texts import read_flag
 from remuda.outbox import transaction
@@ -22,6 +21,7 @@ from remuda.outbox.fallback import SafetyNet, Way
 from remuda.outbox.journal import Journal
 from remuda.outbox.records import Collected, Status, Stored
 from remuda.outbox.relay import Relay, RelayOptions, Threshold
+from remuda.outbox.sending import send
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -160,8 +160,8 @@ class Outbox:
         """Messages that neither the broker nor the database accepted, without a journal."""
         return self._net.lost
 
-    def _send(self, messages: Messages) -> list[str]:
-        return self._bus.broker.publish(messages, unbound=UNROUTED).ids
+    def _send(self, messages: Messages) -> dict[int, str]:
+        return send(self._bus, messages)
 
     def _ask_broker(self) -> None:
         health = bus_health(self._bus.broker, True, None)
