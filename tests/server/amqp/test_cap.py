@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from remuda import Bus, Context
+from remuda import Bus, Context, Message, open_broker
 from remuda.amqp import cap
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.connection import Connection
@@ -156,6 +156,26 @@ def test_m3_what_is_no_message_is_set_aside_once_and_its_neighbours_arrive(
     assert all("is missing; every CAP message has one" in letter.reason for letter in letters)
     assert {letter.body for letter in letters} == {b"1", b"2", b"4"}
     assert sorted(handled) == [b"0", b"3"]
+
+
+def test_m3_what_is_no_message_is_set_aside_where_no_bus_runs() -> None:
+    """And what else waits there stays as it is."""
+    with open_broker("memory://") as broker, RunningServer(broker=broker) as server, Connection(server.url) as peer:
+        broker.publish(Message("lost", b"x", headers={"remuda": "kept"}), queue="remuda.unrouted")
+        channel = peer.channel(confirms=True)
+        cap.bind(channel, "shop", ["#"])
+        wrong = as_cap_sends_it({"cap-msg-id": "5"})
+        channel.publish("cap.default.router", "order.a", b"1", wrong, mandatory=True).wait(SOON)
+        channel.publish("cap.default.router", "order.a", b"2", b"\x00\x00", mandatory=True).wait(SOON)
+        info = broker.queue("remuda.unrouted")
+        assert (info.invalid, info.waiting) == (2, 1)
+        found = broker.parked("remuda.unrouted")
+        assert [letter.reason for letter in found] == [
+            f"the header {name} is missing; every CAP message has one" for name in ("cap-msg-id", "cap-msg-name")
+        ]
+        delivery = broker.pull("remuda.unrouted")
+        assert delivery is not None
+        assert (delivery.bodies, delivery.attempts) == ([b"x"], [1])
 
 
 def test_b9_an_answer_that_nobody_takes_is_told_with_the_line_that_binds_it(

@@ -236,7 +236,7 @@ class Publisher:
         if cap.is_exchange(exchange):
             found = cap_sorting.sort(publications, self._server.inbound.facts)
             if found.invalid:
-                await broker.publish(found.invalid, queue=UNROUTED, raise_refusals=False)
+                await cap_sorting.set_aside(broker, found.invalid)
                 publications, rows = found.publications, found.rows
             if not publications:
                 return (), frames

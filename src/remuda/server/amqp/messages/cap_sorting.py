@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from remuda.amqp import cap
+from remuda.broker.port import AsyncBroker
 from remuda.bus.publishing import headers as names
 from remuda.model.message import Message
+from remuda.model.messages import cell
+from remuda.model.queues.system_queues import UNROUTED
 from remuda.server.amqp.messages.inbound import Facts
 from remuda.server.amqp.protocol.request_reader import Publications
 
@@ -35,6 +38,21 @@ def sort(publications: Sequence[Publications], facts: Callable[[bytes], Facts]) 
         ]
         first += len(problems)
     return found
+
+
+async def set_aside(broker: AsyncBroker, messages: Sequence[Message]) -> None:
+    """Keep what `sort` found to be invalid; also where no bus runs, which would do the same with what waits there."""
+    await broker.publish(messages, queue=UNROUTED, raise_refusals=False)
+    delivery = await broker.pull(UNROUTED, len(messages), newest=True)
+    if delivery is None:
+        return
+    problems = [cell(delivery.messages.headers, row).get(names.INVALID) for row in range(len(delivery))]
+    for problem in dict.fromkeys(problems):
+        rows = [row for row, one in enumerate(problems) if one == problem]
+        if problem is None:
+            await delivery.release(rows)
+        else:
+            await delivery.invalid(rows, reason=problem)
 
 
 def _rows_of(one: Publications, rows: Sequence[int]) -> Publications:
