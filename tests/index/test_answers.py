@@ -270,7 +270,8 @@ def test_t4_a_queue_is_found_on_the_server_under_its_own_name(opensearch: str, t
     name = f"t-{uuid4().hex[:12]}"
     with open_broker(tmp_path / "data", sync="os") as broker:
         broker.publish(Message("fruit.sour", b"lemon soap", mime_type="text/plain", timestamp=1_700_000_000_000_000))
-        broker.publish([Message(f"{queue}.x", b"x") for queue in ("Fruit", "all", "b1-x", "ümlaut", "a b")])
+        others = ("Fruit", "all", "b1-x", "ümlaut", "a b", "é" * 126, "x" * 253, "-_+", "*", "a,b")
+        broker.publish([Message(f"{queue}.x", b"x") for queue in others])
         delivery = broker.pull("fruit", consumer="anna")
         assert delivery is not None
         delivery.ack()
@@ -279,7 +280,7 @@ def test_t4_a_queue_is_found_on_the_server_under_its_own_name(opensearch: str, t
         for _ in range(2):  # after a rebuild, too
             rebuild(index, source(tmp_path / "data"))
             index.refresh()
-            with urlopen(f"{opensearch}/{name}-fruit/_search") as answer:
+            with urlopen(f"{opensearch}/{name}.fruit/_search") as answer:
                 (found,) = json.load(answer)["hits"]["hits"]
             kept = found["_source"]
             wanted = {"message": "lemon soap", "timestamp": 1_700_000_000_000_000, "mimeType": "text/plain",
@@ -288,9 +289,31 @@ def test_t4_a_queue_is_found_on_the_server_under_its_own_name(opensearch: str, t
             assert {field: kept[field] for field in wanted} == wanted
             assert kept["created"] <= kept["consumed"] <= kept["processed"] <= kept["completed"] == kept["modified"]
             assert [one["consumer"] for one in kept["consumedBy"]] == ["anna"]
-            with urlopen(f"{opensearch}/{name}-{quote('ümlaut')}/_count") as answer:
+            with urlopen(f"{opensearch}/{name}.{quote('ümlaut')}/_count") as answer:
                 assert json.load(answer)["count"] == 1
-            assert len(index.search(Query()).messages) == 6
+            assert len(index.search(Query()).messages) == 1 + len(others)
     finally:
         index.drop()
         index.close()
+
+
+def test_t4_indexes_whose_names_begin_alike_leave_each_other_alone(opensearch: str, tmp_path: Path) -> None:
+    """One is built again, and dropped, beside others whose names it begins."""
+    name, address = f"t-{uuid4().hex[:12]}", opensearch.replace("http", "opensearch")
+    with open_broker(tmp_path / "data", sync="os") as broker:
+        broker.publish([Message(f"{queue}.x", b"x") for queue in ("fruit", "back.all", "back-all")])
+    first, *others = (open_index(f"{address}/{name}{more}") for more in ("", "-back", "-back-b1"))
+    try:
+        for index in (first, *others, first):
+            rebuild(index, source(tmp_path / "data"))
+        for index in (first, *others):
+            index.refresh()
+            assert len(index.search(Query()).messages) == 3
+            assert len(index.search(Query(queue="fruit")).messages) == 1
+        first.drop()
+        for index in others:
+            assert len(index.search(Query(queue="fruit")).messages) == 1
+    finally:
+        for index in (first, *others):
+            index.drop()
+            index.close()

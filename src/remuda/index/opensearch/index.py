@@ -1,7 +1,7 @@
 """The search index on a server.
 
-`<name>-b<build>-<queue>` holds the messages of a queue; aliases `<name>-q-<queue>` and `<name>-all` point to the build
-that answers. `<name>-state` says which build that is, and how far each has come. What is sent twice counts once: a
+`<name>.b<build>.<queue>` holds the messages of a queue; aliases `<name>.q.<queue>` and `<name>.all` point to the build
+that answers. `<name>.state` says which build that is, and how far each has come. What is sent twice counts once: a
 message is created under its offset, and a change carries the position of its event.
 """
 
@@ -29,9 +29,10 @@ from remuda.model.state import State
 
 _AT_ONCE: Final = 1000
 _RANGES: Final = 500
-_ALLOWED: Final = re.compile(r"[^\\/*?\"<>| ,#:A-Z\x00-\x1f]{1,150}")
-_OWN: Final = re.compile(r"all|state|q-.*|b\d+-.*", re.DOTALL)
-"""Names of the index's own."""
+_ALLOWED: Final = re.compile(r"[^\\/*?\"<>| ,#:A-Z\x00-\x1f]+")
+_NAME_BYTES: Final = 255
+_OWN: Final = re.compile(r"all|state|q\..*|b\d+\..*", re.DOTALL)
+"""Names of the index's own. No prefix holds a dot, so those of `shop` are none of `shop-back`."""
 
 
 class _Builds(NamedTuple):
@@ -131,7 +132,7 @@ class OpenSearchIndex:
 
     def search(self, query: Query) -> Page:
         with server_errors(self._server.address):
-            alias = f"{self._name}-all" if query.queue is None else f"{self._name}-q-{_slug(query.queue)}"
+            alias = f"{self._name}.all" if query.queue is None else f"{self._name}.q.{_slug(query.queue)}"
             answer = self._client.search(
                 index=alias, body=request(query), params={"ignore_unavailable": "true", "allow_no_indices": "true"}
             )
@@ -146,7 +147,7 @@ class OpenSearchIndex:
         with server_errors(self._server.address):
             while True:
                 answer = self._client.search(
-                    index=f"{self._name}-all",
+                    index=f"{self._name}.all",
                     body={
                         "size": 0,
                         "query": {"bool": {"must_not": {"term": {"kept": MOVED}}}},
@@ -171,7 +172,7 @@ class OpenSearchIndex:
         with self._guard, server_errors(self._server.address):
             for build in self._all_builds():
                 self._remove(build)
-            self._client.indices.delete(index=f"{self._name}-state", params={"ignore_unavailable": "true"})
+            self._client.indices.delete(index=f"{self._name}.state", params={"ignore_unavailable": "true"})
             if self._client.indices.exists_index_template(name=self._name):
                 self._client.indices.delete_index_template(name=self._name)
             self._known.clear()
@@ -248,7 +249,7 @@ class OpenSearchIndex:
 
     def _index(self, build: int, queue: str) -> str:
         """The index of a queue, created when it is first used."""
-        name = f"{self._name}-b{build}-{_slug(queue)}"
+        name = f"{self._name}.b{build}.{_slug(queue)}"
         if name not in self._known:
             try:
                 aliases = self._aliases(queue) if self._builds().answering == build else []
@@ -263,12 +264,13 @@ class OpenSearchIndex:
     def _aliases(self, queue: str) -> list[str]:
         """The names under which a queue's index is found: its own where the server allows it, one that is always
         allowed, and that of all."""
+        own = f"{self._name}.{queue}"
         allowed = _ALLOWED.fullmatch(queue) and queue == queue.lower() and not _OWN.fullmatch(queue)
-        plain = [f"{self._name}-{queue}"] if allowed else []
-        return [*plain, f"{self._name}-q-{_slug(queue)}", f"{self._name}-all"]
+        plain = [own] if allowed and len(own.encode()) <= _NAME_BYTES else []
+        return [*plain, f"{self._name}.q.{_slug(queue)}", f"{self._name}.all"]
 
     def _indexes(self, build: int) -> str:
-        return f"{self._name}-b{build}-*"
+        return f"{self._name}.b{build}.*"
 
     def _complete_switch(self, build: int) -> None:
         """Point the aliases to the build that answers: its process may have been killed before it did."""
@@ -280,8 +282,8 @@ class OpenSearchIndex:
     def _switch(self, build: int) -> None:
         """Point the aliases to a build, all in one step, where they do not yet."""
         actions: list[dict[str, Any]] = []
-        prefix = f"{self._name}-b{build}-"
-        found = self._client.indices.get(index=f"{self._name}-b*", params={"allow_no_indices": "true"})
+        prefix = f"{self._name}.b{build}."
+        found = self._client.indices.get(index=f"{self._name}.b*", params={"allow_no_indices": "true"})
         if not any(index.startswith(prefix) for index in found):
             return  # it holds nothing yet, or was replaced
         for index, described in found.items():
@@ -295,8 +297,8 @@ class OpenSearchIndex:
             self._client.indices.update_aliases(body={"actions": actions})
 
     def _all_builds(self) -> set[int]:
-        names = self._client.indices.get(index=f"{self._name}-b*", params={"allow_no_indices": "true"})
-        pattern = re.compile(re.escape(self._name) + r"-b(\d+)-.*")
+        names = self._client.indices.get(index=f"{self._name}.b*", params={"allow_no_indices": "true"})
+        pattern = re.compile(re.escape(self._name) + r"\.b(\d+)\..*")
         return {int(match[1]) for name in names if (match := pattern.fullmatch(name))}
 
     def _remove(self, build: int) -> None:
@@ -309,21 +311,21 @@ class OpenSearchIndex:
         self._client.indices.put_index_template(
             name=self._name,
             body={
-                "index_patterns": [f"{self._name}-b*-*"],
+                "index_patterns": [f"{self._name}.b*.*"],
                 "priority": 500,
                 "template": {"settings": SETTINGS, "mappings": MAPPINGS},
             },
         )
-        if not self._client.indices.exists(index=f"{self._name}-state"):
+        if not self._client.indices.exists(index=f"{self._name}.state"):
             body = {
                 "settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"},
                 "mappings": {"dynamic": False, "properties": {}},
             }
-            self._client.indices.create(index=f"{self._name}-state", body=body, params={})
+            self._client.indices.create(index=f"{self._name}.state", body=body, params={})
 
     def _builds(self) -> _Builds:
         try:
-            found = self._client.get(index=f"{self._name}-state", id="builds")["_source"]
+            found = self._client.get(index=f"{self._name}.state", id="builds")["_source"]
         except NotFoundError:
             return _Builds()
         return _Builds(found["answering"], found["filling"])
@@ -340,14 +342,14 @@ class OpenSearchIndex:
     def _reached(self, build: int) -> tuple[Reached, dict[str, int]]:
         """How far a build is, and the version that a change of that must name."""
         try:
-            found = self._client.get(index=f"{self._name}-state", id=f"b{build}")
+            found = self._client.get(index=f"{self._name}.state", id=f"b{build}")
         except NotFoundError:
             raise IndexMoved("another process has rebuilt the index") from None
         mark = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
         return Reached(*(found["_source"][name] for name in Reached._fields)), mark
 
     def _put(self, id: str, body: dict[str, Any], **mark: int) -> None:
-        self._client.index(index=f"{self._name}-state", id=id, body=body, params=mark)
+        self._client.index(index=f"{self._name}.state", id=id, body=body, params=mark)
 
 
 def _update(index: str, id: str, copy: Copy) -> Action:
