@@ -184,4 +184,9 @@ def test_m1_a_set_is_published_in_order() -> None:
     with bus.testing() as test:
         test.publish("x", {"pear", "apple", "fig"})
         test.publish("x", frozenset((3, 1, 2)))
-        assert [message.body for message in test.published()] == [b'["apple","fig","pear"]', b"[1,2,3]"]
+        test.publish("x", {"to": [{"names": {"pear", "apple", "fig"}}], "at": 1})
+        test.publish("x", {"to": [1, "[", 2.5], "at": 1})
+        assert [message.body for message in test.published()] == [
+            b'["apple","fig","pear"]', b"[1,2,3]", b'{"at":1,"to":[{"names":["apple","fig","pear"]}]}',
+            b'{"to":[1,"[",2.5],"at":1}',
+        ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
@@ -34,11 +34,15 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
         raise InvalidMessage(f"a raw body must be bytes, not {type(value).__name__}; nothing was stored")
     try:
         if encoding == "json":
-            body = (_write_sorted_json if isinstance(value, set | frozenset) else _write_json)(value)
+            body = _write_json(value)
+            if b"[" in body and _has_set(value):
+                body = _write_sorted_json(value)
             if b"null" in body and _has_nan(value):
                 raise ValueError("NaN and infinity are not JSON; use null, a string, or encoding='msgpack'")
         else:
-            body = (_write_sorted_msgpack if isinstance(value, set | frozenset) else _write_msgpack)(value)
+            body = _write_msgpack(value)
+            if _has_set(value):
+                body = _write_sorted_msgpack(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise InvalidMessage(
             f"{_article(type(value).__name__)} cannot be encoded as {encoding}: {error}; nothing was stored. "
@@ -50,23 +54,34 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
 _INFINITE: Final = (float("inf"), float("-inf"))
 
 
+_LEAVES: Final = frozenset({int, str, bool, bytes, type(None)})
+
+
 def _has_nan(value: Any) -> bool:
     """Whether the value holds a number that JSON would turn into null."""
+    return any(isinstance(one, float) and (one != one or one in _INFINITE) for one in _inside(value, _LEAVES))
+
+
+def _has_set(value: Any) -> bool:
+    return any(isinstance(one, set | frozenset) for one in _inside(value, _LEAVES | {float}))
+
+
+def _inside(value: Any, without: frozenset[type]) -> Iterator[Any]:
+    """A value and all that it holds, but for collections of these types alone."""
     todo = [value]
     while todo:
         one = todo.pop()
-        if isinstance(one, float):
-            if one != one or one in _INFINITE:
-                return True
-        elif isinstance(one, dict):
-            todo += one.values()
+        yield one
+        held: Collection[Any] = ()
+        if isinstance(one, dict):
+            held = one.values()
         elif isinstance(one, list | tuple | set | frozenset):
-            todo += one
+            held = one
         elif isinstance(one, msgspec.Struct) or hasattr(one, "__dataclass_fields__"):
-            todo += [
-                getattr(one, name, None) for name in getattr(one, "__struct_fields__", ()) or one.__dataclass_fields__
-            ]
-    return False
+            fields = getattr(one, "__struct_fields__", ()) or one.__dataclass_fields__
+            held = [getattr(one, name, None) for name in fields]
+        if not without.issuperset(map(type, held)):
+            todo += held
 
 
 def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
