@@ -25,10 +25,13 @@ def test_b_no_command_lets_a_message_write_to_the_terminal(
 ) -> None:
     with open_broker(tmp_path, sync="os") as broker:
         broker.create_queue("q", type="pull")
-        for number in range(2):
-            broker.publish(
-                Message(f"q.{HOSTILE}", HOSTILE.encode(), f"{number}-{HOSTILE}", headers={HOSTILE: HOSTILE}), queue="q"
-            )
+        far = (2**63 - 1, -(2**63), 2**62)
+        for number in range(3):
+            message = Message(
+                f"q.{HOSTILE}", HOSTILE.encode(), f"{number}-{HOSTILE}", headers={HOSTILE: HOSTILE},
+                timestamp=far[number], due=far[2] if number == 2 else None, expires=far[0],
+            )  # fmt: skip
+            broker.publish(message, queue="q")
         delivery = broker.pull("q")
         assert delivery is not None
         delivery.dead(reason=HOSTILE, detail=HOSTILE)
@@ -37,6 +40,7 @@ def test_b_no_command_lets_a_message_write_to_the_terminal(
         ["messages", tmp_path, "q"],
         ["message", tmp_path, "0", "--offset"],
         ["message", tmp_path, f"1-{HOSTILE}"],
+        ["message", tmp_path, f"2-{HOSTILE}"],
         ["log", "tail", tmp_path],
         ["log", "tail", tmp_path, "--events"],
         ["queues", tmp_path],

@@ -120,18 +120,36 @@ def confirm(question: str, yes: bool) -> None:
 
 def moment(time: int) -> str:
     """A time in microseconds as local date and time."""
-    return datetime.fromtimestamp(time / 1e6).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    then = _local(time)
+    return _beyond(time) if then is None else then.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def clock(time: int) -> str:
     """A time in microseconds, short: only the time if it is today, otherwise date and time."""
-    then = datetime.fromtimestamp(time / 1e6)
+    then = _local(time)
+    if then is None:
+        return _beyond(time)
     return then.strftime("%H:%M:%S" if then.date() == datetime.now().date() else "%b %d %H:%M")
 
 
 def iso(time: int | None) -> str | None:
     """A time in microseconds as ISO 8601, for programs."""
-    return None if time is None else datetime.fromtimestamp(time / 1e6).astimezone().isoformat()
+    if time is None:
+        return None
+    then = _local(time)
+    return _beyond(time) if then is None else then.isoformat()
+
+
+def _local(time: int) -> datetime | None:
+    """None for a time that a calendar does not have, which a producer may have given nevertheless."""
+    try:
+        return datetime.fromtimestamp(time / 1e6).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _beyond(time: int) -> str:
+    return f"{time} microseconds since 1970"
 
 
 _TIMES: Final = frozenset(
