@@ -123,8 +123,10 @@ class Options(Conformance):
         broker = backend.open(queue_defaults={"type": "pull", "message_limit": 3})
         broker.publish(numbered(1))
         broker.create_queue("mixed", message_limit=4)
+        broker.create_queue("own", QueueOptions.parse(message_limit=5))
         assert broker.queue("orders").options == QueueOptions.parse(type="pull", message_limit=3)
         assert broker.queue("mixed").options == QueueOptions.parse(type="pull", message_limit=4)
+        assert broker.queue("own").options == QueueOptions.parse(message_limit=5), "which names them all"
 
     def test_options_are_taken_as_people_write_them(self, broker: Broker) -> None:
         broker.create_queue("orders", type="round_robin", acknowledge_timeout="250ms", put_back_delay=1.5)
