@@ -24,7 +24,7 @@ class _Reads(io.RawIOBase):
         if left <= 0:
             raise TimeoutError("the answer did not come in time")
         self._connection.settimeout(left)
-        return self._raw.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        return self._raw.readinto(buffer)
 
     def close(self) -> None:
         self._raw.close()

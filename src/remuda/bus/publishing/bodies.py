@@ -54,7 +54,8 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
 _INFINITE: Final = (float("inf"), float("-inf"))
 
 
-_LEAVES: Final = frozenset({int, str, bool, bytes, type(None)})
+_LEAVES: Final[frozenset[type]] = frozenset({int, str, bool, bytes, type(None)})
+_PLAIN_LEAVES: Final = _LEAVES | {float}
 
 
 def _has_nan(value: Any) -> bool:
@@ -63,7 +64,7 @@ def _has_nan(value: Any) -> bool:
 
 
 def _has_set(value: Any) -> bool:
-    return any(isinstance(one, set | frozenset) for one in _inside(value, _LEAVES | {float}))
+    return any(isinstance(one, set | frozenset) for one in _inside(value, _PLAIN_LEAVES))
 
 
 def _inside(value: Any, without: frozenset[type]) -> Iterator[Any]:
