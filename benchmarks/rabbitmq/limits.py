@@ -24,7 +24,7 @@ from remuda.amqp.codec.methods import (
     ConfirmSelectOk,
 )
 from remuda.broker.rabbitmq.publishing import codec
-from remuda.broker.rabbitmq.shared_state.topology import CHANNELS
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import CHANNELS
 from remuda.model.messages import Messages
 
 

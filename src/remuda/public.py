@@ -8,8 +8,8 @@ from remuda.bus.bus import Bus
 from remuda.bus.errors import HandlerFailed, NoResult, ResultNotReady
 from remuda.bus.handlers.context import Attempt, Context, Headers, Response, StopToken
 from remuda.bus.handlers.exceptions import HandlerTimeout, NotInterested, NotNow, Reject, Retry
+from remuda.bus.handlers.handler_registry import handles
 from remuda.bus.handlers.middleware import Handled, Middleware
-from remuda.bus.handlers.registry import handles
 from remuda.bus.publishing.dead_letters import DeadLetter
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.publishing.typed import message

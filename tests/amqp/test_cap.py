@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from remuda.amqp import cap
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.connection import Connection
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.properties import Properties, encode_properties
 from remuda.amqp.codec.tables import Int64, RawText
 from remuda.amqp.errors import ChannelClosed

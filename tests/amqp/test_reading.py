@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.delivery_parser import Deliveries, DeliveryReader
 from remuda.amqp.codec.frames import HEARTBEAT, Event, FrameParser, add_content, method_frame
 from remuda.amqp.codec.methods import BasicAck, BasicDeliver

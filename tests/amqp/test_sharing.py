@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.broker.rabbitmq.consuming.fetcher import Fetcher
 from tests.amqp.forgetful import LIMIT, ForgetfulBroker, eventually
 

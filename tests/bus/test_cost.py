@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus
-from remuda.bus.execution.threads import ThreadWorker, ThreadWorkerPool
+from remuda.bus.execution.thread_pool import ThreadWorker, ThreadWorkerPool
 from remuda.bus.execution.watchdog import Watchdog
 
 pytestmark = pytest.mark.alone

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Context
-from remuda.bus.execution import threads
+from remuda.bus.execution import thread_pool
 from remuda.bus.execution.active_delivery import LINGER, ActiveDelivery
-from remuda.bus.execution.threads import ThreadWorker, ThreadWorkerPool
+from remuda.bus.execution.thread_pool import ThreadWorker, ThreadWorkerPool
 from remuda.bus.execution.watchdog import Watchdog
 from remuda.bus.handlers.exceptions import NotInterested, NotNow, Reject, Retry
 from remuda.bus.handlers.result import DONE, CallResult
@@ -31,7 +31,7 @@ ANSWERS: dict[bytes, Callable[[], object]] = {
 def outcome(plainly: bool, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What becomes of a delivery with all kinds of messages."""
     if not plainly:
-        monkeypatch.setattr(threads, "plain_handler", lambda dispatcher, attempts: None)
+        monkeypatch.setattr(thread_pool, "plain_handler", lambda dispatcher, attempts: None)
     with Bus("memory://") as bus:
 
         @bus.subscribe("x", queue="q")

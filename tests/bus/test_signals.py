@@ -74,7 +74,7 @@ def test_is_heard_by_a_main_thread_that_it_does_not_wake(run: str) -> None:
 def test_the_handler_takes_no_lock() -> None:
     """B16: it may come while this thread holds any of them."""
     from remuda import Bus
-    from remuda.bus.execution.signals import StopOnSignal
+    from remuda.bus.execution.stop_signals import StopOnSignal
 
     bus = Bus()
     stopping = StopOnSignal(bus, "1s", ())

@@ -25,7 +25,7 @@ TIMEOUT = "250ms"
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "GRACE", 0.3)
-    monkeypatch.setattr("remuda.bus.execution.coroutines.GRACE", 0.3)
+    monkeypatch.setattr("remuda.bus.execution.coroutine_pool.GRACE", 0.3)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 from remuda import Bus, RemudaError
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.errors import AmqpError
-from remuda.log.streams.log import StreamLog
-from remuda.log.streams.numbers import reference
-from remuda.log.streams.writer import StreamWriter
+from remuda.log.streams.stream_log import StreamLog
+from remuda.log.streams.stream_numbers import reference
+from remuda.log.streams.stream_writer import StreamWriter
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State

@@ -11,8 +11,8 @@ from typing import Protocol
 from remuda import Message, open_broker
 from remuda.amqp.client.connection import Connection
 from remuda.log.eventlog import EventLog, open_event_log
-from remuda.log.streams.numbers import reference
-from remuda.log.streams.writer import StreamWriter
+from remuda.log.streams.stream_numbers import reference
+from remuda.log.streams.stream_writer import StreamWriter
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events

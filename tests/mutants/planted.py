@@ -67,7 +67,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a frame whose checksum is not looked at",
-        "log/tail/frames.py",
+        "log/tail/tail_frames.py",
         "    if checksum(number, kind, payload) != crc:\n",
         "    if checksum(number, kind, payload) != crc and not payload:\n",
         "tests/log/tail/test_frames.py",
@@ -236,7 +236,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a sealed file that passes for another",
-        "log/sealed/table.py",
+        "log/sealed/sealed_table.py",
         "            if not self._is_own():\n",
         "            if False:\n",
         f"{DISPLACED}::test_l9_a_sealed_file_in_the_place_of_another_is_not_read_as_that",

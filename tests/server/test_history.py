@@ -13,8 +13,8 @@ from playwright.sync_api import expect
 
 from remuda.bus.bus import Bus
 from remuda.cli import main
+from remuda.history.duration_buckets import bucket_of, percentiles
 from remuda.history.history import History
-from remuda.history.times import bucket_of, percentiles
 from remuda.log.eventlog import open_event_log
 from remuda.model.values.durations import DAY, HOUR, MINUTE
 from tests.server.site import Site, serving, until

@@ -11,7 +11,7 @@ import pytest
 
 from remuda.broker.opening import open_broker
 from remuda.broker.port import AsyncBroker, Broker
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.command_checks import checked
 from remuda.broker.shared.wire.permissions import Grants, Permissions
 from remuda.cli.app import app
@@ -51,8 +51,8 @@ def test_b22_it_is_a_method_for_threads_and_for_coroutines(verb: Verb) -> None:
 @verbs
 def test_b22_it_goes_over_the_wire_checked_and_allowed(verb: Verb) -> None:
     command = _sample(verb)
-    there = frames.decode(frames.Commanded, frames.command_frame(1, command)[frames.HEAD.size :])
-    assert checked(frames.command_of(there)) == command
+    there = wire_frames.decode(wire_frames.Commanded, wire_frames.command_frame(1, command)[wire_frames.HEAD.size :])
+    assert checked(wire_frames.command_of(there)) == command
     with pytest.raises(NotAllowed, match="'nil'"):
         Permissions(Grants("nil")).check_command(command)
     assert needs_of(type(command))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Message, open_broker
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.command_checks import checked
 from remuda.log.readers.reader import Reader
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError, StorageError
@@ -156,14 +156,14 @@ def speak(server: WireServer, data: bytes) -> list[tuple[int, bytes]]:
         said = b""
         while more := peer.recv(65536):
             said += more
-    return list(frames.Buffer().feed(said))
+    return list(wire_frames.Buffer().feed(said))
 
 
 def test_s6_another_version_gets_a_clear_line(server: WireServer) -> None:
-    (kind, payload), *_ = speak(server, frames.frame(frames.HELLO, frames.Hello(99, "abc", 1)))
-    assert kind == frames.FAILED
-    error = frames.decode(tuple[int, frames.Error], payload)[1]
-    assert f"speaks version {frames.VERSION} of Remuda's wire, the other one 99" in error.text
+    (kind, payload), *_ = speak(server, wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(99, "abc", 1)))
+    assert kind == wire_frames.FAILED
+    error = wire_frames.decode(tuple[int, wire_frames.Error], payload)[1]
+    assert f"speaks version {wire_frames.VERSION} of Remuda's wire, the other one 99" in error.text
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,11 @@ def test_s6_another_version_gets_a_clear_line(server: WireServer) -> None:
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"AMQP\x00\x00\x09\x01",
-        frames.HEAD.pack(1 << 31, frames.HELLO),
-        frames.frame(frames.PUBLISH, 1),
-        frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1)) + b"\xff" * 64,
-        frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1)) + frames.frame(frames.PUBLISH, [1] * 7),
+        wire_frames.HEAD.pack(1 << 31, wire_frames.HELLO),
+        wire_frames.frame(wire_frames.PUBLISH, 1),
+        wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(wire_frames.VERSION, "abc", 1)) + b"\xff" * 64,
+        wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(wire_frames.VERSION, "abc", 1))
+        + wire_frames.frame(wire_frames.PUBLISH, [1] * 7),
     ],
 )
 def test_s6_hostile_bytes_cost_that_connection_alone(server: WireServer, said: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remuda import Binding, Bus, Message, MessageFilter, open_broker
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.permissions import Grants, Permissions
 from remuda.broker.threads import EmbeddedBroker as Broker
 from remuda.model.errors import InvalidOption, NotAllowed
@@ -179,26 +179,26 @@ def test_s6_who_may_not_enter_is_told(server: WireServer) -> None:
 
 
 def test_s6_a_client_cannot_grant_itself_anything(server: WireServer, broker: Broker) -> None:
-    hello = frames.Hello(frames.VERSION, "mine", 1, "eve", PASSWORD, grants=Grants("eve", ".*", ".*", ".*"))
-    pull = frames.command_frame(1, commands.Pull("bills", "c", 1))
-    claim = frames.frame(frames.ATTACH, (2, [frames.Claim("bills", 1, "c", [(0, 1)], True)]))
+    hello = wire_frames.Hello(wire_frames.VERSION, "mine", 1, "eve", PASSWORD, grants=Grants("eve", ".*", ".*", ".*"))
+    pull = wire_frames.command_frame(1, commands.Pull("bills", "c", 1))
+    claim = wire_frames.frame(wire_frames.ATTACH, (2, [wire_frames.Claim("bills", 1, "c", [(0, 1)], True)]))
     with socket.create_connection(server.address, 30) as peer:
         peer.settimeout(60)
-        peer.sendall(frames.frame(frames.HELLO, hello) + pull + claim)
-        buffer, said = frames.Buffer(), list[tuple[int, bytes]]()
+        peer.sendall(wire_frames.frame(wire_frames.HELLO, hello) + pull + claim)
+        buffer, said = wire_frames.Buffer(), list[tuple[int, bytes]]()
         while len(said) < 3:
             said += buffer.feed(peer.recv(65536))
         # Nor take over the session of another.
         with socket.create_connection(server.address, 30) as other:
             other.settimeout(60)
-            stranger = frames.Hello(frames.VERSION, "mine", 1, "ann", PASSWORD)
-            other.sendall(frames.frame(frames.HELLO, stranger))
-            (kind, payload), *_ = frames.Buffer().feed(other.recv(65536))
-            assert kind == frames.FAILED
+            stranger = wire_frames.Hello(wire_frames.VERSION, "mine", 1, "ann", PASSWORD)
+            other.sendall(wire_frames.frame(wire_frames.HELLO, stranger))
+            (kind, payload), *_ = wire_frames.Buffer().feed(other.recv(65536))
+            assert kind == wire_frames.FAILED
             assert b"different permissions" in payload
     kinds = dict(said)
-    assert b"read access to queue 'bills' is refused" in kinds[frames.FAILED]
-    assert frames.decode(tuple[int, list[int]], kinds[frames.RESULT]) == (2, [0])
+    assert b"read access to queue 'bills' is refused" in kinds[wire_frames.FAILED]
+    assert wire_frames.decode(tuple[int, list[int]], kinds[wire_frames.RESULT]) == (2, [0])
     assert broker.queue("bills").in_flight == 0
 
 
@@ -215,7 +215,7 @@ def test_s6_no_command_is_forgotten() -> None:
         command = verb(**{name: samples[name] for name in verb.__match_args__ if name in samples})
         with pytest.raises(NotAllowed, match="'nil'"):
             nobody.check_command(command)
-    for query in frames.QUERIES:
+    for query in wire_frames.QUERIES:
         asked_by_all = {"health", "flush", "watch", "notices", "queues", "exchanges", "document", "known"}
         if query not in asked_by_all | {"workers", "tell_worker", "worker_left"}:
             with pytest.raises(NotAllowed, match="'nil'"):

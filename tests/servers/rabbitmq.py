@@ -19,12 +19,12 @@ from remuda.amqp.codec.frames import method_frame
 from remuda.amqp.codec.methods import QueueDelete
 from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq.publishing.delays import LEVELS, exchange_of
-from remuda.broker.rabbitmq.records import NoRecords
-from remuda.broker.rabbitmq.runtime import Runtime
-from remuda.broker.rabbitmq.shared_state.definitions import REMOVED, ROUTER_REMOVED, change
-from remuda.broker.rabbitmq.shared_state.topology import TOPICS
+from remuda.broker.rabbitmq.rabbit_runtime import Runtime
+from remuda.broker.rabbitmq.record_sinks import NoRecords
+from remuda.broker.rabbitmq.shared_state.queue_definitions import REMOVED, ROUTER_REMOVED, change
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import TOPICS
 from remuda.broker.rabbitmq.support import DEAD
-from remuda.log.streams.numbers import STREAM
+from remuda.log.streams.stream_numbers import STREAM
 from tests.servers.ports import free_port
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

@@ -11,8 +11,8 @@ from remuda.broker.options import BrokerOptions
 from remuda.core.effects import Effects
 from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
 from remuda.log.state import checkpoint
-from remuda.log.tail.frames import Frame, scan_file
 from remuda.log.tail.segment_order import identify
+from remuda.log.tail.tail_frames import Frame, scan_file
 from remuda.model.errors import StorageError
 from remuda.model.records import Record
 from tests.simulation.disk import CrashKind, SimulatedDisk

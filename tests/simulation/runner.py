@@ -15,7 +15,7 @@ from remuda.broker.embedded.delivering.attempts import FILE as MARKS
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import Sync
 from remuda.core.effects import Dispatch, Effects
-from remuda.log.tail.frames import MARKER_BYTES
+from remuda.log.tail.tail_frames import MARKER_BYTES
 from remuda.model.errors import RemudaError, StorageError
 from remuda.model.operations.commands import Command
 from remuda.model.queues.options import Acknowledge, QueueType

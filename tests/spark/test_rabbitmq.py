@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 import remuda.spark
 from remuda import Message
 from remuda.amqp.client.connection import Connection
-from remuda.log.streams.log import StreamLog
-from remuda.log.streams.numbers import reference
-from remuda.log.streams.writer import Retention, StreamWriter
+from remuda.log.streams.stream_log import StreamLog
+from remuda.log.streams.stream_numbers import reference
+from remuda.log.streams.stream_writer import Retention, StreamWriter
 from remuda.model.document import document
 from remuda.model.errors import Conflict, DataLost, InvalidOption
 from remuda.model.ids import Snowflakes

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.connection import Connection
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.properties import Properties, encode_properties
 from remuda.worker import QueueType, Task, TaskMessage, Worker, WorkerConfig, WorkerFactory
 from remuda.worker.factory import Answer

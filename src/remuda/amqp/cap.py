@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
 from remuda.amqp.errors import Closed, ProtocolError
 from remuda.model import cap_headers

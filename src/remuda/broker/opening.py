@@ -25,7 +25,7 @@ from remuda.model.values.urls import AMQP, AMQPS, MEMORY, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
-    from remuda.broker.rabbitmq.threads import RabbitBroker
+    from remuda.broker.rabbitmq.rabbit_broker import RabbitBroker
 
 _PARTS: Final = frozenset({"extensions", "clock", "records"})
 """Arguments of `open_broker` that are not options."""
@@ -109,7 +109,7 @@ def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
 def _rabbit(
     url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: BrokerKwargs
 ) -> RabbitBroker:
-    from remuda.broker.rabbitmq.opening import open_rabbit_broker
+    from remuda.broker.rabbitmq.rabbit_broker import open_rabbit_broker
 
     _check_clock(clock)
     keep_freed_memory()

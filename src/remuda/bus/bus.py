@@ -23,24 +23,24 @@ from remuda.bus.execution.runner import Runner
 from remuda.bus.execution.running import Running
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
-from remuda.bus.handlers.loops import LoopHolder
-from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
-from remuda.bus.handlers.registry import (
+from remuda.bus.handlers.handler_registry import (
     HandlerRegistry,
     RuleKwargs,
     SubscribeKwargs,
 )
+from remuda.bus.handlers.loops import LoopHolder
+from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
 from remuda.bus.handlers.subscribing import Subscribing
 from remuda.bus.health import BusHealth, bus_health
 from remuda.bus.lazy_broker import LazyBroker
+from remuda.bus.message_operations import IfRunning, Operations
 from remuda.bus.observing import progress
 from remuda.bus.observing.presence import Presence
-from remuda.bus.operating import IfRunning, Operations
 from remuda.bus.publishing import bodies
-from remuda.bus.publishing.calls import Calls
-from remuda.bus.publishing.checks import Moment
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
-from remuda.bus.publishing.options import (
+from remuda.bus.publishing.direct_send import Sending
+from remuda.bus.publishing.message_checks import Moment
+from remuda.bus.publishing.publish_options import (
     BatchKwargs,
     CallKwargs,
     PublishKwargs,
@@ -50,10 +50,10 @@ from remuda.bus.publishing.options import (
     read_publish_options,
 )
 from remuda.bus.publishing.publisher import MessagePublisher
-from remuda.bus.publishing.sending import Sending
+from remuda.bus.publishing.request_reply import Calls
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.scheduling.cron import Cron
-from remuda.bus.scheduling.runs import Planner, Schedules
+from remuda.bus.scheduling.run_planner import Planner, Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every
 from remuda.bus.settings.retry import RetrySpec
 from remuda.bus.settings.settings import QueueSettings, Settings

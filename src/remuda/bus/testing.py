@@ -26,7 +26,7 @@ from remuda.bus.handlers.result import CallResult
 from remuda.bus.lazy_broker import LazyBroker
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
-from remuda.bus.publishing.options import CallKwargs, PublishKwargs, SendKwargs
+from remuda.bus.publishing.publish_options import CallKwargs, PublishKwargs, SendKwargs
 from remuda.model.document import Document
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.message import Message

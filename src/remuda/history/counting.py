@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from remuda.history.failures import Kind, kind_of
-from remuda.history.times import bucket_of
+from remuda.history.duration_buckets import bucket_of
+from remuda.history.failure_kinds import Kind, kind_of
 from remuda.model.life import PARKED
 from remuda.model.state import State
 from remuda.model.values.durations import MINUTE

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from remuda.history import times
+from remuda.history import duration_buckets
 from remuda.history.counting import EVENT_COLUMNS, MESSAGE_COLUMNS, Counting, Counts
-from remuda.history.failures import Kind
-from remuda.history.store import ALL, FOLDER, HistoryMoved, Store
+from remuda.history.failure_kinds import Kind
+from remuda.history.history_store import ALL, FOLDER, HistoryMoved, Store
 from remuda.index.follower import steps
 from remuda.index.port import Reached
 from remuda.log.disk import DirectoryDisk
@@ -273,7 +273,7 @@ def _values(rows: list[tuple[Any, ...]]) -> Iterator[Any]:
     for column in range(2, 6):
         yield sum(row[column] for row in rows)
     for column in (6, 7):
-        yield Percentiles(*times.percentiles(times.added(row[column] for row in rows)))
+        yield Percentiles(*duration_buckets.percentiles(duration_buckets.added(row[column] for row in rows)))
 
 
 def _now() -> int:

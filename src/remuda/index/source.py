@@ -10,7 +10,7 @@ import pyarrow as pa
 from remuda.index.port import EVENT_COLUMNS, MESSAGE_COLUMNS, Reached
 from remuda.log.disk import Disk
 from remuda.log.readers.reader import Reader
-from remuda.log.sealed.table import EventTable, Table, file_state
+from remuda.log.sealed.sealed_table import EventTable, Table, file_state
 from remuda.model.errors import InvalidOption
 
 _NEAR: Final = 1024

@@ -162,7 +162,7 @@ def open_event_log(url: str | PathLike | Url) -> EventLog:
     """Open the log at a URL for reading, beside its writer. Creates, locks and changes nothing."""
     place = parse_url(url)
     if place.scheme in (AMQP, AMQPS):
-        from remuda.log.streams.log import StreamLog
+        from remuda.log.streams.stream_log import StreamLog
 
         return StreamLog(place)
     if not place.is_directory:

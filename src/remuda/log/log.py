@@ -23,10 +23,10 @@ from remuda.log.segments import (
 )
 from remuda.log.state.checkpoint import CheckpointKeeper, Mark
 from remuda.log.state.ledger import LedgerKeeper
-from remuda.log.tail.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
-from remuda.log.tail.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
+from remuda.log.tail.record_codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.tail.record_scan import Damage
 from remuda.log.tail.segment_index import SegmentIndex
+from remuda.log.tail.tail_frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
 from remuda.log.tail.write_position import WritePosition
 from remuda.log.tail.writer import LogOptions as LogOptions
 from remuda.log.tail.writer import Part, TailWriter, WriteBatch, broken, passes

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 
-from remuda.log.tail.frames import MARKER_BYTES
 from remuda.log.tail.segment_index import SegmentIndex
+from remuda.log.tail.tail_frames import MARKER_BYTES
 from remuda.model.errors import UnsupportedFormat
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-/* The payload of a record of messages or events, as `remuda/log/tail/codec.py` encodes it: msgpack, the same bytes.
+/* The payload of a record of messages or events, as `remuda/log/tail/record_codec.py` encodes it: msgpack, the same bytes.
 
    No code of Python runs meanwhile, and nothing raises: what is out of the ordinary is unfit, and left to Python. */
 

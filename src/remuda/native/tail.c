@@ -2,7 +2,7 @@
 
    One call encodes a record, frames it and writes it, as `Log.append_now` does in Python. Whatever is out of the
    ordinary, an error of the disk included, is left to Python: then nothing was done, and 0 is the answer.
-   The layout of a frame is told in `remuda/log/tail/frames.py`. */
+   The layout of a frame is told in `remuda/log/tail/tail_frames.py`. */
 
 #include "packing.h"
 

@@ -1,4 +1,4 @@
-/* One message on the wire, and its receipt: as `remuda/broker/shared/wire/frames.py`, which says what everything means, and
+/* One message on the wire, and its receipt: as `remuda/broker/shared/wire/wire_frames.py`, which says what everything means, and
    sent and received without letting go of the interpreter.
 
    What is out of the ordinary is left to Python: then nothing was sent, or what came is given as it is. */

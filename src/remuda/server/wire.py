@@ -21,9 +21,9 @@ from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.shared.directory.shared_directory import SharedDirectory
 from remuda.broker.shared.guest.remote import PORT
 from remuda.broker.shared.host.host import Host
-from remuda.broker.shared.wire import frames, sockets
-from remuda.broker.shared.wire.frames import Hello
+from remuda.broker.shared.wire import sockets, wire_frames
 from remuda.broker.shared.wire.permissions import Grants
+from remuda.broker.shared.wire.wire_frames import Hello
 from remuda.model.errors import BrokerClosed, InvalidOption, NotAllowed, RemudaError, StorageError
 from remuda.server.addresses import is_loopback
 from remuda.server.users import User, Users
@@ -155,7 +155,7 @@ class WireServer:
             return
         except RemudaError as error:
             _log.warning("a client at %s was refused: %s", writer.get_extra_info("peername"), error)
-            writer.write(frames.frame(frames.FAILED, (0, frames.error_of(error))))
+            writer.write(wire_frames.frame(wire_frames.FAILED, (0, wire_frames.error_of(error))))
             await writer.drain()
             return
         peer = await asyncio.to_thread(self._connect)
@@ -164,7 +164,7 @@ class WireServer:
         for end in (writer, to_host):
             _read_in_chunks(end.transport)
         try:
-            to_host.write(frames.frame(frames.HELLO, hello))
+            to_host.write(wire_frames.frame(wire_frames.HELLO, hello))
             forth = asyncio.create_task(_pass_on(reader, to_host))
             back = asyncio.create_task(_pass_on(from_host, writer))
             ways = [forth, back]
@@ -184,10 +184,10 @@ class WireServer:
 
     async def _log_in(self, reader: asyncio.StreamReader) -> Hello:
         """Read the first frame and check its login; returns it for the host, with grants instead of the password."""
-        length, kind = frames.HEAD.unpack(await reader.readexactly(frames.HEAD.size))
-        if kind != frames.HELLO or length > _HELLO:
-            raise frames.WireError("the first frame is not a hello; this is the port of a Remuda server")
-        hello: Hello = frames.decode(Hello, await reader.readexactly(length))
+        length, kind = wire_frames.HEAD.unpack(await reader.readexactly(wire_frames.HEAD.size))
+        if kind != wire_frames.HELLO or length > _HELLO:
+            raise wire_frames.WireError("the first frame is not a hello; this is the port of a Remuda server")
+        hello: Hello = wire_frames.decode(Hello, await reader.readexactly(length))
         if len(self._clients) > self._limit:
             raise NotAllowed(f"this server has {self._limit} clients, which is its limit; try again later")
         grants: Grants | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.confirms import Outgoing
-from remuda.amqp.client.delivery import Delivery
 from remuda.worker.tasks import Task
 
 _NUMBERS: Final = itertools.count()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.codec.frames import FRAME_MAX
 from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties, with_headers, without_property
 from remuda.amqp.errors import ProtocolError

@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.confirms import Outgoing
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
 from remuda.amqp.connection_options import parse_url
 from remuda.amqp.errors import AmqpError, Closed, ConsumerCancelled

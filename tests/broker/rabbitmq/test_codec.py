@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.broker.rabbitmq.consuming.delivery_groups import as_messages, decode_all, read_groups
 from remuda.broker.rabbitmq.publishing import codec
 from remuda.model.errors import InvalidMessage

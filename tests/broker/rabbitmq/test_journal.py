@@ -9,8 +9,8 @@ import pytest
 from remuda import open_broker
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.connection_options import parse_url
-from remuda.broker.rabbitmq.shared_state import journal
-from remuda.broker.rabbitmq.shared_state.journal import CHANGES
+from remuda.broker.rabbitmq.shared_state import definitions_journal
+from remuda.broker.rabbitmq.shared_state.definitions_journal import CHANGES
 from tests.bus.kit import eventually
 
 
@@ -31,7 +31,7 @@ def test_a_journal_that_tells_of_nothing_any_more_is_written_anew_at_once(
 ) -> None:
     """The last queue is removed when most of the journal is superfluous: then there is nothing to write, nor to wait
     for."""
-    monkeypatch.setattr(journal, "SUPERFLUOUS", 3)
+    monkeypatch.setattr(definitions_journal, "SUPERFLUOUS", 3)
     with open_broker(f"{clean_url}?log=no") as broker, Connection(clean_url) as connection:
         channel = connection.channel()
         began = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker import checks
-from remuda.broker.shared.wire import frames, poller
+from remuda.broker.shared.wire import poller, wire_frames
 from remuda.model.errors import Refused
 from remuda.model.messages import Messages
 from remuda.model.operations.results import Receipt
@@ -37,15 +37,16 @@ SEVERAL = [
 def sent(messages: Messages, kind: int, **given: Any) -> Any:
     """The command that a host makes of one."""
     command = msgspec.structs.replace(checks.publish([], "jobs", None, None, None, None), messages=messages, **given)
-    ((found, payload),) = frames.Buffer().feed(frames.publish_frame(7, command))
+    ((found, payload),) = wire_frames.Buffer().feed(wire_frames.publish_frame(7, command))
     assert found == kind
-    if kind == frames.SINGLE:
-        return frames.single_of(frames.decode(frames.Single, payload), "me")
-    return frames.publish_of(frames.decode(frames.Published, payload), "me")
+    if kind == wire_frames.SINGLE:
+        return wire_frames.single_of(wire_frames.decode(wire_frames.Single, payload), "me")
+    return wire_frames.publish_of(wire_frames.decode(wire_frames.Published, payload), "me")
 
 
 @pytest.mark.parametrize(
-    ("messages", "kind"), [*((one, frames.SINGLE) for one in SINGLE), *((one, frames.PUBLISH) for one in SEVERAL)]
+    ("messages", "kind"),
+    [*((one, wire_frames.SINGLE) for one in SINGLE), *((one, wire_frames.PUBLISH) for one in SEVERAL)],
 )
 def test_s5_a_publish_comes_as_it_was_sent(messages: Messages, kind: int) -> None:
     command = sent(messages, kind, options={"message_limit": 3})
@@ -85,33 +86,33 @@ def test_s5_one_message_with_all_it_can_have_arrives_whole(tmp_path: Path) -> No
 def test_s5_one_message_that_is_none_is_refused(columns: dict[str, Any]) -> None:
     values = dict(zip(Messages.__struct_fields__, msgspec.structs.astuple(SINGLE[0]), strict=True)) | columns
     payload = msgspec.msgpack.encode((7, "jobs", None, None, None, *values.values()))
-    with pytest.raises(frames.WireError):
-        frames.decode(frames.Single, payload)
+    with pytest.raises(wire_frames.WireError):
+        wire_frames.decode(wire_frames.Single, payload)
 
 
 @pytest.mark.parametrize(
     ("receipt", "kind"),
     [
-        (Receipt(5, range(9, 10), {}), frames.RECEIPT),
-        (Receipt(5, range(9, 15, 2), {}), frames.RECEIPT),
-        (Receipt(0, ["a", "b", "c"], {}), frames.RECEIPT),
-        (Receipt(5, ["a"], {0: Refused("full")}), frames.RESULT),
-        (Receipt(5, ["a"], {}, watch=0), frames.RESULT),
-        (Receipt(5, ["a"], {}, unroutable=(0,)), frames.RESULT),
-        (Receipt(5, ["a"], {}, unchanged=(0,)), frames.RESULT),
-        (Receipt(5, ["a"], {}, partly_refused={0: Refused("full")}), frames.RESULT),
+        (Receipt(5, range(9, 10), {}), wire_frames.RECEIPT),
+        (Receipt(5, range(9, 15, 2), {}), wire_frames.RECEIPT),
+        (Receipt(0, ["a", "b", "c"], {}), wire_frames.RECEIPT),
+        (Receipt(5, ["a"], {0: Refused("full")}), wire_frames.RESULT),
+        (Receipt(5, ["a"], {}, watch=0), wire_frames.RESULT),
+        (Receipt(5, ["a"], {}, unroutable=(0,)), wire_frames.RESULT),
+        (Receipt(5, ["a"], {}, unchanged=(0,)), wire_frames.RESULT),
+        (Receipt(5, ["a"], {}, partly_refused={0: Refused("full")}), wire_frames.RESULT),
     ],
 )
 def test_s5_a_receipt_comes_as_it_was_sent(receipt: Receipt, kind: int) -> None:
-    ((found, payload),) = frames.Buffer().feed(frames.receipt_frame(7, receipt))
+    ((found, payload),) = wire_frames.Buffer().feed(wire_frames.receipt_frame(7, receipt))
     assert found == kind
-    if kind == frames.RECEIPT:
-        number, first, ids = frames.decode(frames.Received, payload)
-        assert (number, frames.plain_receipt(first, ids)) == (7, receipt)
+    if kind == wire_frames.RECEIPT:
+        number, first, ids = wire_frames.decode(wire_frames.Received, payload)
+        assert (number, wire_frames.plain_receipt(first, ids)) == (7, receipt)
         return
-    said = frames.decode(frames.FullReceipt, frames.decode(frames.Answered, payload).result)
+    said = wire_frames.decode(wire_frames.FullReceipt, wire_frames.decode(wire_frames.Answered, payload).result)
     assert said.watched is (receipt.watch is not None)
-    again = frames.receipt_of(said)
+    again = wire_frames.receipt_of(said)
     assert repr(msgspec.structs.replace(again, watch=receipt.watch)) == repr(receipt)
 
 

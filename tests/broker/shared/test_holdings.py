@@ -12,7 +12,7 @@ from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.shared.guest.open_state import OpenState
 from remuda.broker.shared.guest.request import Request
 from remuda.broker.shared.guest.takeover import Takeover
-from remuda.broker.shared.wire.frames import Carried
+from remuda.broker.shared.wire.wire_frames import Carried
 from remuda.log.disk.directory import DirectoryDisk
 from remuda.model.operations.commands import Settle
 from remuda.model.settlement import Outcome, Settlement

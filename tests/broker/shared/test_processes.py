@@ -24,7 +24,7 @@ from remuda.broker.embedded.storing.durability import FENCED
 from remuda.broker.shared.directory import host_status
 from remuda.broker.shared.directory.filesystems import check_local, kind_of
 from remuda.broker.shared.host.guest_session import GuestSession
-from remuda.broker.shared.wire import frames, sockets
+from remuda.broker.shared.wire import sockets, wire_frames
 from remuda.core.effects import Dispatch
 from remuda.core.extensions import no_handler
 from remuda.log.disk.directory import DirectoryDisk
@@ -278,7 +278,7 @@ def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
         open_broker(tmp_path / "d", extensions=mine)
 
 
-HELLO = frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1))
+HELLO = wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(wire_frames.VERSION, "abc", 1))
 
 
 @pytest.mark.parametrize(
@@ -286,14 +286,14 @@ HELLO = frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1))
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00" * 5,
-        frames.HEAD.pack(2**32 - 1, frames.HELLO),
-        frames.frame(frames.PUBLISH, None),
-        frames.frame(frames.HELLO, {"version": 99, "token": "a", "pid": 1}),
-        frames.frame(frames.HELLO, {"version": frames.VERSION, "token": "../../x", "pid": 1}),
-        HELLO + frames.frame(frames.COMMAND, [1, 99, 2]),
-        HELLO + frames.frame(frames.ASK, [1, "close", []]),
-        HELLO + frames.frame(frames.SINGLE, [1, "jobs"]),
-        HELLO + frames.frame(200, []),
+        wire_frames.HEAD.pack(2**32 - 1, wire_frames.HELLO),
+        wire_frames.frame(wire_frames.PUBLISH, None),
+        wire_frames.frame(wire_frames.HELLO, {"version": 99, "token": "a", "pid": 1}),
+        wire_frames.frame(wire_frames.HELLO, {"version": wire_frames.VERSION, "token": "../../x", "pid": 1}),
+        HELLO + wire_frames.frame(wire_frames.COMMAND, [1, 99, 2]),
+        HELLO + wire_frames.frame(wire_frames.ASK, [1, "close", []]),
+        HELLO + wire_frames.frame(wire_frames.SINGLE, [1, "jobs"]),
+        HELLO + wire_frames.frame(200, []),
     ],
 )
 def test_s5_nonsense_on_the_socket_costs_its_own_connection_alone(tmp_path: Path, said: bytes) -> None:
@@ -313,8 +313,8 @@ def test_s5_a_peer_that_takes_no_answers_does_not_grow_the_host(tmp_path: Path) 
         guest.publish(Message("jobs", b"x" * 1_000_000))
         with sockets.connect(tmp_path / "d") as peer:
             peer.settimeout(1)
-            peer.sendall(frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "silent", 1)))
-            ask = frames.frame(frames.ASK, frames.Asked(1, "document", frames.raw((0,))))
+            peer.sendall(wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(wire_frames.VERSION, "silent", 1)))
+            ask = wire_frames.frame(wire_frames.ASK, wire_frames.Asked(1, "document", wire_frames.raw((0,))))
             many = ask * 500_000
             with pytest.raises(TimeoutError):
                 peer.sendall(many)

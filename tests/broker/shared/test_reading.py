@@ -15,9 +15,9 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.shared.guest.guest import Guest
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Hello, Welcome
-from remuda.broker.shared.wire.link import join
+from remuda.broker.shared.wire import wire_frames
+from remuda.broker.shared.wire.host_link import join
+from remuda.broker.shared.wire.wire_frames import Hello, Welcome
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.eventlog import EventLog
 from remuda.model.errors import HostNotResponding
@@ -149,7 +149,7 @@ def test_s5_whoever_gives_up_leaves_the_reading_to_others(folder: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         guest = Guest(_Way(ours), patience=60)
-        theirs.sendall(frames.frame(frames.WELCOME, Welcome(frames.VERSION, 7, 1, 0)))
+        theirs.sendall(wire_frames.frame(wire_frames.WELCOME, Welcome(wire_frames.VERSION, 7, 1, 0)))
         guest.connect()
         listening = threading.Thread(target=guest.listen, daemon=True)
         listening.start()
@@ -179,7 +179,7 @@ class _Way:
         return self._peer
 
     def hello(self, token: str, epoch: int) -> Hello:
-        return Hello(frames.VERSION, token, os.getpid())
+        return Hello(wire_frames.VERSION, token, os.getpid())
 
     def describe(self, pid: int) -> str:
         return f"process {pid}"
@@ -198,11 +198,13 @@ class _Way:
 def test_s5_what_comes_right_behind_the_welcome_is_not_lost() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        welcome = frames.frame(frames.WELCOME, Welcome(frames.VERSION, 7, 1, 0))
-        theirs.sendall(welcome + frames.frame(frames.CLOSED, (5, None)) + frames.frame(frames.MOVING, None)[:3])
-        link = join(ours, Hello(frames.VERSION, "abc", 1), 30)
+        welcome = wire_frames.frame(wire_frames.WELCOME, Welcome(wire_frames.VERSION, 7, 1, 0))
+        theirs.sendall(
+            welcome + wire_frames.frame(wire_frames.CLOSED, (5, None)) + wire_frames.frame(wire_frames.MOVING, None)[:3]
+        )
+        link = join(ours, Hello(wire_frames.VERSION, "abc", 1), 30)
         assert link.welcome.pid == 7
-        assert [kind for kind, _ in link.buffer.feed(b"")] == [frames.CLOSED]
+        assert [kind for kind, _ in link.buffer.feed(b"")] == [wire_frames.CLOSED]
         assert len(link.buffer) == 3
 
 

@@ -15,11 +15,11 @@ from remuda.broker.options import BrokerOptions
 from remuda.broker.shared.guest import open_state
 from remuda.broker.shared.guest.open_state import OpenState
 from remuda.broker.shared.host import guest_session
+from remuda.broker.shared.host.guest_requests import RequestHandler
 from remuda.broker.shared.host.guest_session import GuestSession
-from remuda.broker.shared.host.requests import RequestHandler
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.command_checks import checked
-from remuda.broker.shared.wire.frames import Carried
+from remuda.broker.shared.wire.wire_frames import Carried
 from remuda.core.effects import Dispatch
 from remuda.model.errors import DiskFull
 from remuda.model.message import Message
@@ -149,7 +149,7 @@ class Peer:
     local = True
 
     def __init__(self) -> None:
-        self.buffer = frames.Buffer()
+        self.buffer = wire_frames.Buffer()
         self.kinds: list[int] = []
 
     def send(self, data: bytes) -> int:
@@ -166,9 +166,9 @@ def test_s5_l7_an_answer_that_is_kept_is_told_so_whatever_comes_of_those_after_i
     found = pull(runtime, guest)
     assert found.lease is not None
     answer = Settle("pulled", found.lease, Settlement(Outcome.ACK, consumer="far"))
-    frame = frames.command_frame(1, answer, waits=False)
-    ((kind, payload),) = frames.Buffer().feed(frame)
-    (declaring,) = frames.Buffer().feed(frames.command_frame(2, DeclareQueue("more", None)))
+    frame = wire_frames.command_frame(1, answer, waits=False)
+    ((kind, payload),) = wire_frames.Buffer().feed(frame)
+    (declaring,) = wire_frames.Buffer().feed(wire_frames.command_frame(2, DeclareQueue("more", None)))
     handler.carry_out(peer, guest, kind, payload)  # type: ignore[arg-type]
     handler.carry_out(peer, guest, *declaring)  # type: ignore[arg-type]
     runtime.flush()
@@ -176,7 +176,7 @@ def test_s5_l7_an_answer_that_is_kept_is_told_so_whatever_comes_of_those_after_i
     handler.publish(peer, guest, checks.publish(Message("pulled", b"body"), None, None, None, None, None))  # type: ignore[arg-type]
     handler.commit()
     disk.write_error = None
-    assert sorted(peer.kinds) == sorted([frames.RESULT, frames.RESULT, frames.FAILED])
+    assert sorted(peer.kinds) == sorted([wire_frames.RESULT, wire_frames.RESULT, wire_frames.FAILED])
 
 
 def test_s5_l7_what_nobody_reclaims_is_put_back_once_the_disk_has_room(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.shared.host import host as hosting
-from remuda.broker.shared.host.connection import Connection
+from remuda.broker.shared.host.guest_connection import Connection
 from remuda.broker.shared.host.guest_session import GuestSession
-from remuda.broker.shared.wire import frames, sockets
+from remuda.broker.shared.wire import sockets, wire_frames
 from remuda.model.errors import StorageError
 from remuda.model.operations.commands import Subscribe
 from tests.conformance.kit import eventually, quick_folder
@@ -114,8 +114,8 @@ def test_s5_a_host_that_may_open_no_more_files_waits_for_some(folder: Path, monk
                 assert len(tried) < 50
                 patch.undo()
                 peer.settimeout(60)
-                peer.sendall(frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "late", 1)))
-                assert peer.recv(4096)[4] == frames.WELCOME
+                peer.sendall(wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(wire_frames.VERSION, "late", 1)))
+                assert peer.recv(4096)[4] == wire_frames.WELCOME
         assert host.queue("jobs").waiting == 100
 
 
@@ -170,7 +170,7 @@ def test_s5_what_a_guest_takes_in_parts_is_not_copied_for_each_of_them() -> None
 class Anyone:
     """Lets everybody in."""
 
-    def admit(self, connection: Connection, hello: frames.Hello) -> None: ...
+    def admit(self, connection: Connection, hello: wire_frames.Hello) -> None: ...
 
     def lives(self, token: str) -> bool | None:
         return None

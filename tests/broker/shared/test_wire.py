@@ -14,7 +14,7 @@ import pytest
 
 from remuda import Message, native, open_broker
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.shared.wire import frames, nonblocking
+from remuda.broker.shared.wire import nonblocking, wire_frames
 from remuda.model.errors import InvalidMessage, Refused
 from remuda.model.messages import Messages
 from remuda.model.operations.commands import Publish
@@ -54,7 +54,7 @@ def anything(chance: Random) -> Publish:
 
 
 def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "wire", None)
+    monkeypatch.setattr(wire_frames, "wire", None)
 
 
 def test_s6_a_message_has_the_same_frame_in_both_languages() -> None:
@@ -64,7 +64,7 @@ def test_s6_a_message_has_the_same_frame_in_both_languages() -> None:
         made = wire.single_frame(number, command)
         if made is not None:
             quickly += 1
-            assert made == frames.publish_frame(number, command)
+            assert made == wire_frames.publish_frame(number, command)
     assert quickly > 500
     for wrong in (None, 5, Message("jobs", b"x"), Messages([b"x"], "jobs")):
         assert wire.single_frame(1, wrong) is None
@@ -75,7 +75,7 @@ def test_s6_a_frame_is_the_same_command_in_both_languages() -> None:
     """Whatever is wrong with it is for Python to say: then it is given back as it is."""
     chance, quickly, given_back = Random(2), 0, 0
     for _ in range(6000):
-        data = frames.publish_frame(abs(chance.choice(NUMBERS)), anything(chance))
+        data = wire_frames.publish_frame(abs(chance.choice(NUMBERS)), anything(chance))
         if chance.random() < 0.7 and len(data) < 5000:
             spoiled = bytearray(data)
             for _ in range(chance.randint(1, 2)):
@@ -86,13 +86,13 @@ def test_s6_a_frame_is_the_same_command_in_both_languages() -> None:
             given_back += 1
             continue
         quickly += 1
-        ((kind, payload),) = frames.Buffer().feed(data)
-        assert kind == frames.SINGLE
-        assert found == frames.single_of(frames.decode(frames.Single, payload), "producer")
+        ((kind, payload),) = wire_frames.Buffer().feed(data)
+        assert kind == wire_frames.SINGLE
+        assert found == wire_frames.single_of(wire_frames.decode(wire_frames.Single, payload), "producer")
         assert [type(one) for one in msgspec.structs.astuple(found.messages)] == [
             type(one)
             for one in msgspec.structs.astuple(
-                frames.single_of(frames.decode(frames.Single, payload), "producer").messages
+                wire_frames.single_of(wire_frames.decode(wire_frames.Single, payload), "producer").messages
             )
         ]
     assert quickly > 500
@@ -119,24 +119,24 @@ def test_s6_a_receipt_has_the_same_frame_in_both_languages(monkeypatch: pytest.M
     in_python(monkeypatch)
     for receipt, made in zip(receipts, quickly, strict=True):
         if made is not None:
-            assert made == frames.receipt_frame(3, receipt)
+            assert made == wire_frames.receipt_frame(3, receipt)
 
 
 def test_s6_what_comes_instead_of_a_receipt_is_given_as_it_is() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        receipt = frames.receipt_frame(7, Receipt(5, range(10, 1034, 1024), {}))
+        receipt = wire_frames.receipt_frame(7, Receipt(5, range(10, 1034, 1024), {}))
         theirs.sendall(receipt)
         found = wire.receive_receipt(ours.fileno(), 7, 1000)
         assert type(found) is Pending
         assert (found.result, found.ticket) == (Receipt(5, range(10, 1034, 1024), {}), 0)
         for other in (
-            frames.receipt_frame(8, Receipt(5, range(10, 1034, 1024), {})),
-            frames.receipt_frame(7, Receipt(5, ["own"], {})),
+            wire_frames.receipt_frame(8, Receipt(5, range(10, 1034, 1024), {})),
+            wire_frames.receipt_frame(7, Receipt(5, ["own"], {})),
             receipt + receipt[:3],
             receipt[:-1],
             receipt[:2],
-            frames.frame(frames.FAILED, (7, frames.Error("Refused", "no"))),
+            wire_frames.frame(wire_frames.FAILED, (7, wire_frames.Error("Refused", "no"))),
             b"\xff" * 100,
         ):
             theirs.sendall(other)

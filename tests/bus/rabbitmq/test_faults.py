@@ -20,9 +20,9 @@ from remuda import Attempt, Bus, Message, RemudaError
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.connection_options import parse_url
 from remuda.amqp.errors import AmqpError
-from remuda.broker.rabbitmq import runtime, settings
-from remuda.broker.rabbitmq.shared_state.journal import CHANGES
-from remuda.broker.rabbitmq.threads import RabbitBroker
+from remuda.broker.rabbitmq import rabbit_runtime, url_settings
+from remuda.broker.rabbitmq.rabbit_broker import RabbitBroker
+from remuda.broker.rabbitmq.shared_state.definitions_journal import CHANGES
 from remuda.model.errors import Conflict
 from tests.bus.kit import eventually
 from tests.servers.faultproxy import FaultProxy
@@ -296,7 +296,7 @@ def test_closing_does_not_wait_for_answers(
     rabbit: RabbitNode, clean_url: str, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ does not answer any more: what was fetched goes back with the connection, and nobody waits for more."""
-    monkeypatch.setattr(runtime, "_FAREWELL", 0.5)
+    monkeypatch.setattr(rabbit_runtime, "_FAREWELL", 0.5)
     with FaultProxy("127.0.0.1", rabbit.port) as proxy:
         bus = make_bus(f"amqp://guest:guest@127.0.0.1:{proxy.port}/?log=no")
         tallies = [counting(bus, f"x{number}", f"q{number}") for number in range(5)]
@@ -405,7 +405,7 @@ def test_a_queue_of_another_type_is_not_touched(clean_url: str, make_bus: MakeBu
 
 def test_nobody_there_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the place, without the password."""
-    monkeypatch.setattr(settings, "OPEN", 1.0)
+    monkeypatch.setattr(url_settings, "OPEN", 1.0)
     bus = Bus("amqp://guest:secret@127.0.0.1:9/")
     with pytest.raises(RemudaError, match=r"no connection to amqp://guest@127.0.0.1:9/ within 1 s") as caught:
         bus.publish("x", 1)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from remuda import Bus, Context
-from remuda.broker.rabbitmq.shared_state.definitions import BEGAN, PLANNED, REMOVED, Catalog, change
+from remuda.broker.rabbitmq.shared_state.queue_definitions import BEGAN, PLANNED, REMOVED, Catalog, change
 from tests.bus.kit import eventually
 from tests.bus.rabbitmq.conftest import MakeBus
 

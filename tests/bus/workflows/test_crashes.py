@@ -18,7 +18,7 @@ import pytest
 from remuda import Bus, Run
 from remuda.bus.testing import ManualClock
 from remuda.log.segments import HEADER_BYTES
-from remuda.log.tail.frames import MARKER_BYTES, Frame, scan
+from remuda.log.tail.tail_frames import MARKER_BYTES, Frame, scan
 
 BEGAN = 1_800_000_000_000_000
 

@@ -229,7 +229,7 @@ def test_l8_a_sealed_file_is_opened_once_and_let_go_with_its_listing(
         opened.append(name)
         return SealedParquet(disk, name)
 
-    monkeypatch.setattr("remuda.log.sealed.table.SealedParquet", counted)
+    monkeypatch.setattr("remuda.log.sealed.sealed_table.SealedParquet", counted)
     disk = DirectoryDisk(tmp_path)
     mixed(disk)
     reader = Reader(disk)

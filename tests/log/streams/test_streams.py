@@ -15,21 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import remuda
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.confirms import Receipt
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.log.eventlog import Ends, EventLog, open_event_log
 from remuda.log.streams import log as streams
-from remuda.log.streams import source as sources
+from remuda.log.streams import stream_source as sources
 from remuda.log.streams import writer as writers
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
-from remuda.log.streams.log import StreamLog
-from remuda.log.streams.numbers import GONE, ROWS, first_of, neighbours, reference
 from remuda.log.streams.references import References
-from remuda.log.streams.source import StreamSource
-from remuda.log.streams.writer import Retention, StreamWriter
-from remuda.log.tail.codec import Damaged
+from remuda.log.streams.stream_log import StreamLog
+from remuda.log.streams.stream_numbers import GONE, ROWS, first_of, neighbours, reference
+from remuda.log.streams.stream_source import StreamSource
+from remuda.log.streams.stream_writer import Retention, StreamWriter
+from remuda.log.tail.record_codec import Damaged
 from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, RemudaError, StorageError
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
@@ -208,8 +208,8 @@ def test_l8_the_stream_keeps_as_long_as_who_made_it_said(url: str, rabbit: Rabbi
 
 _WRITER = """
 import sys, time
-from remuda.log.streams.numbers import reference
-from remuda.log.streams.writer import StreamWriter
+from remuda.log.streams.stream_numbers import reference
+from remuda.log.streams.stream_writer import StreamWriter
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State

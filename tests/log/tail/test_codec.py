@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.log.tail import codec
+from remuda.log.tail import record_codec
 from remuda.model.errors import InvalidMessage, UnsupportedFormat
 from remuda.model.message import NO_HEADERS, Message
 from remuda.model.messages import Messages
@@ -19,11 +19,11 @@ from tests.log.samples import change, light, message_rows, rich_messages
 
 
 def round_trip(record: Appended, *, bodies: bool = True) -> Appended:
-    kind, payload = codec.encode(record, record.first, 9)
-    offset, position, decoded = codec.decode(kind, payload, bodies=bodies)
+    kind, payload = record_codec.encode(record, record.first, 9)
+    offset, position, decoded = record_codec.decode(kind, payload, bodies=bodies)
     assert (offset, position) == (record.first, 9)
     assert isinstance(decoded, Appended)
-    assert codec.message_range(payload) == range(record.first, record.first + len(record))
+    assert record_codec.message_range(payload) == range(record.first, record.first + len(record))
     return decoded
 
 
@@ -36,7 +36,7 @@ def test_m2_every_column_comes_back() -> None:
 def test_shared_columns_stay_shared_and_cost_little() -> None:
     messages = Messages(bodies=[b"x" * 200] * 1000, name="fruit", ids=range(1024, 1001 * 1024, 1024))
     record = Appended(0, 77, messages, ("fruit",))
-    _, payload = codec.encode(record, 0, 0)
+    _, payload = record_codec.encode(record, 0, 0)
     assert len(payload) < 1000 * 203 + 100
     decoded = round_trip(record)
     assert decoded.messages.name == "fruit"
@@ -48,7 +48,7 @@ def test_shared_columns_stay_shared_and_cost_little() -> None:
 
 def test_one_message_costs_few_bytes_beside_its_body() -> None:
     record = Appended(10**9, 10**15, Messages(bodies=[b""], name="n", ids=range(1 << 60, (1 << 60) + 1)), ("q",))
-    assert len(codec.encode(record, 0, 10**9)[1]) < 70
+    assert len(record_codec.encode(record, 0, 10**9)[1]) < 70
 
 
 def test_events_and_changes_come_back() -> None:
@@ -65,8 +65,8 @@ def test_events_and_changes_come_back() -> None:
         ExchangeChange(CREATED, "r", 5, ExchangeKind.FIRST, (Binding("q"), Binding(None, "t", 4))),
     ]
     for record in records:
-        kind, payload = codec.encode(record, 9, 3)
-        assert codec.decode(kind, payload) == (9, 3, record)
+        kind, payload = record_codec.encode(record, 9, 3)
+        assert record_codec.decode(kind, payload) == (9, 3, record)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -92,19 +92,19 @@ def test_m2_any_messages_come_back(rows: list[Message], data: st.DataObject) -> 
 def test_l3_no_payload_raises_anything_but_damaged(kind: int, payload: bytes) -> None:
     dropped = kind in (1, 2, 4)
     for bodies in (True, False):
-        with pytest.raises(UnsupportedFormat) if dropped else contextlib.suppress(codec.Damaged):
-            codec.decode(kind, payload, bodies=bodies)
+        with pytest.raises(UnsupportedFormat) if dropped else contextlib.suppress(record_codec.Damaged):
+            record_codec.decode(kind, payload, bodies=bodies)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 400), st.integers(1, 255))
 def test_l3_no_flipped_payload_raises_anything_but_damaged(at: int, flip: int) -> None:
-    kind, payload = codec.encode(Appended(7, 5_000, rich_messages(4), ("a",)), 7, 0)
+    kind, payload = record_codec.encode(Appended(7, 5_000, rich_messages(4), ("a",)), 7, 0)
     broken = bytearray(payload)
     broken[at % len(broken)] ^= flip
     for bodies in (True, False):
-        with contextlib.suppress(codec.Damaged):
-            codec.decode(kind, bytes(broken), bodies=bodies)
+        with contextlib.suppress(record_codec.Damaged):
+            record_codec.decode(kind, bytes(broken), bodies=bodies)
 
 
 @pytest.mark.parametrize(

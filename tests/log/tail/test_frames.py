@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.log.tail import frames
-from remuda.log.tail.frames import HEADER, Frame, Torn, Unreadable, pack_header, scan, scan_file
+from remuda.log.tail import tail_frames
+from remuda.log.tail.tail_frames import HEADER, Frame, Torn, Unreadable, pack_header, scan, scan_file
 
-MARKER = frames.new_marker()
+MARKER = tail_frames.new_marker()
 
 
 def packed(payloads: list[bytes], marker: bytes = MARKER) -> bytes:
@@ -58,7 +58,7 @@ def test_l3_damage_in_the_middle_costs_only_what_it_hit() -> None:
 
 
 def test_a_body_cannot_forge_a_frame() -> None:
-    forged = pack_header(frames.new_marker(), 7, 1, b"evil") + b"evil"
+    forged = pack_header(tail_frames.new_marker(), 7, 1, b"evil") + b"evil"
     whole = packed([b"one", forged * 3, b"two"])
     assert payloads_in(whole) == [b"one", forged * 3, b"two"]
     broken = bytearray(whole)
@@ -87,7 +87,7 @@ def test_l3_garbage_is_never_a_frame(garbage: bytes) -> None:
 
 @pytest.mark.parametrize("window", [32, 64, 200, 5000])
 def test_a_window_sees_what_the_whole_shows(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "WINDOW_BYTES", window)
+    monkeypatch.setattr(tail_frames, "WINDOW_BYTES", window)
     rng = random.Random(window)
     for _ in range(60):
         whole = bytearray(packed([rng.randbytes(rng.randrange(150)) for _ in range(12)]))
@@ -115,4 +115,4 @@ def test_searching_stays_linear_in_a_hostile_file() -> None:
 @pytest.mark.parametrize("zeros", [0, 1, 65535, 65536, 65537, 300_000])
 @pytest.mark.parametrize("content", [b"", b"x", b"\0x", b"x" * 65536, b"x" + bytes(70_000) + b"y"], ids=len)
 def test_the_rest_that_was_never_written_is_found(content: bytes, zeros: int) -> None:
-    assert frames._written(content + bytes(zeros)) == len(content)
+    assert tail_frames._written(content + bytes(zeros)) == len(content)

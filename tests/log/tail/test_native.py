@@ -17,7 +17,7 @@ import pytest
 from remuda import native
 from remuda.log.disk import DirectoryDisk
 from remuda.log.segments import HEADER_BYTES, parse_tail
-from remuda.log.tail.frames import Frame, scan
+from remuda.log.tail.tail_frames import Frame, scan
 
 ROOT = Path(__file__).resolve().parents[3]
 WAYS = ["in C", "in Python"]

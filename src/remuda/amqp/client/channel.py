@@ -10,9 +10,9 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from remuda.amqp.client.acknowledgements import AckWindow
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.confirms import ConfirmTracker, Outgoing, Receipt
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.frames import add_content, method_frame
 from remuda.amqp.codec.methods import (
     BasicCancel,

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from remuda.amqp.client.backoff import Backoff
 from remuda.amqp.client.channel import Channel, Reply
+from remuda.amqp.client.channel_restoring import Restorer
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.dispatcher import Dispatcher
+from remuda.amqp.client.event_dispatcher import Dispatcher
 from remuda.amqp.client.heartbeats import Heartbeats
-from remuda.amqp.client.restoring import Restorer
 from remuda.amqp.client.secret_watch import SecretWatch
-from remuda.amqp.client.sending import SendBuffer
+from remuda.amqp.client.send_buffer import SendBuffer
 from remuda.amqp.client.transport import Link
 from remuda.amqp.client.wakeup import Wakeup
 from remuda.amqp.codec.frames import FRAME_MAX, HEARTBEAT, method_frame

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.codec.methods import BasicConsume
 from remuda.amqp.errors import AmqpError
 

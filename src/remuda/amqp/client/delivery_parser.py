@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.codec.frames import Event, FrameParser
 from remuda.amqp.codec.methods import BasicDeliver, Method
 

@@ -10,8 +10,8 @@ from typing import Final
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.errors import ChannelClosed
-from remuda.broker.rabbitmq.consuming.consumers import Consumers
-from remuda.broker.rabbitmq.consuming.consuming import Consuming
+from remuda.broker.rabbitmq.consuming.handing_out import Consuming
+from remuda.broker.rabbitmq.consuming.queue_consumers import Consumers
 from remuda.broker.rabbitmq.shared_state.message_ids import Ids
 from remuda.jitter import CHANCE
 from remuda.model.errors import Conflict, RemudaError

@@ -14,7 +14,7 @@ from remuda.bus.handlers.exceptions import Dead
 from remuda.bus.handlers.result import CallResult
 from remuda.bus.observing.logs import log_error
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.results import Reply
+from remuda.bus.publishing.result_messages import Reply
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.queues.end_reports import report_topic
 from remuda.model.values.durations import text

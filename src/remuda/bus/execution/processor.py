@@ -25,7 +25,7 @@ from remuda.bus.execution.settling import PULL, Failover, PendingSettlement
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.handlers.result import DONE
 from remuda.bus.observing import progress
-from remuda.bus.publishing.results import Reply
+from remuda.bus.publishing.result_messages import Reply
 from remuda.model.errors import NotFound
 from remuda.model.message import Message
 from remuda.model.messages import cell

@@ -18,7 +18,7 @@ from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
 from remuda.bus.handlers.middleware import MiddlewareStack
-from remuda.bus.publishing.results import Reply
+from remuda.bus.publishing.result_messages import Reply
 from remuda.bus.settings.settings import QueueSettings
 from remuda.bus.system_handlers import system_handlers
 from remuda.bus.workflows import told

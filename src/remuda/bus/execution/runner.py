@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from remuda.bus.broker_api import Broker, EmbeddedBroker
 from remuda.bus.execution.cancelling import cancelled_by
 from remuda.bus.execution.processor import QueueProcessor
-from remuda.bus.execution.threads import ThreadWorkerPool
+from remuda.bus.execution.thread_pool import ThreadWorkerPool
 from remuda.bus.execution.watchdog import Watchdog
 from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
@@ -183,7 +183,7 @@ class Runner:
     def _pool(self, processor: QueueProcessor, publish: Publish) -> WorkerPool:
         match _executor(processor):
             case ExecutorKind.ASYNCIO:
-                from remuda.bus.execution.coroutines import AsyncWorkerPool, SharedLoopPool
+                from remuda.bus.execution.coroutine_pool import AsyncWorkerPool, SharedLoopPool
 
                 if self.loop is not None:
                     return SharedLoopPool(processor, self._watchdog, self.loop)

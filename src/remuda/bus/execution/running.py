@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from remuda.bus.companions import Companion, wait_until_idle
 from remuda.bus.execution.runner import Runner
-from remuda.bus.execution.signals import stopped_by_sigterm
+from remuda.bus.execution.stop_signals import stopped_by_sigterm
 from remuda.bus.handlers.call import current
 from remuda.bus.handlers.loops import LoopHolder, LoopThread, loop_runs_here
+from remuda.bus.hooks import Lifecycle
 from remuda.bus.lazy_broker import OpeningAbandoned
-from remuda.bus.lifecycle import Lifecycle
 from remuda.bus.observing.logs import configure_if_unset
 from remuda.bus.observing.presence import Presence
 from remuda.model.errors import RemudaError

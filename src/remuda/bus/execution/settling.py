@@ -14,7 +14,7 @@ from remuda.bus.execution.failure_policy import Fate
 from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
 from remuda.bus.handlers.middleware import Steps
 from remuda.bus.handlers.result import CallResult, storable
-from remuda.bus.publishing.results import Reply
+from remuda.bus.publishing.result_messages import Reply
 from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, NotFound, Refused, RemudaError
 from remuda.model.messages import cell
 

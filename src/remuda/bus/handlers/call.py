@@ -24,8 +24,8 @@ from remuda.bus.handlers.result import DONE, CallResult
 from remuda.bus.handlers.signature import BY_TYPE
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.checks import check_headers, check_target
-from remuda.bus.publishing.results import Reply, kept_result
+from remuda.bus.publishing.message_checks import check_headers, check_target
+from remuda.bus.publishing.result_messages import Reply, kept_result
 
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("remuda_context", default=None)
 """The message being handled here; messages published meanwhile are linked to it."""

@@ -19,7 +19,7 @@ from remuda.bus.handlers.exceptions import (
     Suspended,
 )
 from remuda.bus.publishing.bodies import Undecodable
-from remuda.bus.publishing.results import Reply
+from remuda.bus.publishing.result_messages import Reply
 from remuda.bus.settings.retry import RetryPolicy
 
 _REASON_LIMIT: Final = 500

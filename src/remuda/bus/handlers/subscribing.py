@@ -9,10 +9,7 @@ import msgspec
 
 from remuda.bus import argument_checks
 from remuda.bus.handlers.handler import Handler, HandlerOptions, handler_id, queue_of
-from remuda.bus.handlers.middleware import MiddlewareStack
-from remuda.bus.handlers.providers import Provided, Providers, refuse_async_providers
-from remuda.bus.handlers.queue_rules import with_prefix
-from remuda.bus.handlers.registry import (
+from remuda.bus.handlers.handler_registry import (
     RuleKwargs,
     SubscribeKwargs,
     check_known,
@@ -22,10 +19,13 @@ from remuda.bus.handlers.registry import (
     marked_methods,
     read_options,
 )
+from remuda.bus.handlers.middleware import MiddlewareStack
+from remuda.bus.handlers.providers import Provided, Providers, refuse_async_providers
+from remuda.bus.handlers.queue_rules import with_prefix
 from remuda.bus.handlers.signature import read_signature
 from remuda.bus.publishing.typed import with_carried
 from remuda.bus.scheduling.cron import Cron
-from remuda.bus.scheduling.runs import Schedules
+from remuda.bus.scheduling.run_planner import Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
 from remuda.model.errors import InvalidOption
 from remuda.model.values.option_reading import read_enum

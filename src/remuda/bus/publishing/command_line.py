@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.bus.publishing.options import PublishOptions
+from remuda.bus.publishing.publish_options import PublishOptions
 from remuda.model.errors import RemudaError
 from remuda.model.message import Message
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 import msgspec
 
 from remuda.bus.broker_api import MessageFilter, Parked
-from remuda.bus.publishing.checks import Moment, moment
+from remuda.bus.publishing.message_checks import Moment, moment
 from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message

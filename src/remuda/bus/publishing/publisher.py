@@ -13,7 +13,7 @@ from remuda.bus.handlers.context import child_headers
 from remuda.bus.handlers.loops import drive, drive_async
 from remuda.bus.handlers.queue_rules import with_prefix
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.options import PublishOptions
+from remuda.bus.publishing.publish_options import PublishOptions
 from remuda.bus.publishing.typed import TypedMessage, addressed
 from remuda.model.errors import Duplicate, InvalidMessage, RemudaError
 from remuda.model.messages import Messages

@@ -12,7 +12,7 @@ from remuda.bus.broker_api import CANCELLED, Broker, end_message, offsets_of
 from remuda.bus.errors import HandlerFailed, NoResult, ResultNotReady
 from remuda.bus.observing import progress
 from remuda.bus.publishing import bodies
-from remuda.bus.publishing.results import result_id
+from remuda.bus.publishing.result_messages import result_id
 from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption, NotFound, RemudaError
 from remuda.model.life import LIVE, PARKED

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, Unpack
 import msgspec
 
 from remuda.bus.handlers.queue_rules import Rules, read_rules
-from remuda.bus.publishing.checks import check_target
+from remuda.bus.publishing.message_checks import check_target
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.queues.options import QueueRuleKwargs
 from remuda.model.values.option_reading import check_keywords

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from remuda.bus.broker_api import Broker, EmbeddedBroker
-from remuda.bus.publishing.checks import Moment, moment
+from remuda.bus.publishing.message_checks import Moment, moment
 from remuda.model.errors import InvalidOption, NotAllowed
 from remuda.model.life import CLEARING
 from remuda.model.messages import cell

@@ -12,7 +12,7 @@ import msgspec
 from remuda.bus.broker_api import Broker, QueueInfo
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.tracking import status_of
-from remuda.bus.scheduling.runs import run_ledger
+from remuda.bus.scheduling.run_planner import run_ledger
 from remuda.bus.scheduling.schedule import COPY, LAST, NAME, RULE, TOPIC, run_id, topic_of
 from remuda.model.document import Document
 from remuda.model.errors import NotAllowed, NotFound, StorageError, Unsupported

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, queue_of
-from remuda.bus.handlers.registry import SubscribeKwargs, check_known, check_topics, read_options
+from remuda.bus.handlers.handler_registry import SubscribeKwargs, check_known, check_topics, read_options
 from remuda.bus.handlers.signature import Signature
 from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
 from remuda.bus.workflows import mailbox, told

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.bus.publishing import bodies
-from remuda.bus.publishing.checks import check_target
+from remuda.bus.publishing.message_checks import check_target
 from remuda.model.errors import InvalidOption
 from remuda.model.values.texts import read_count, shown
 

@@ -10,8 +10,8 @@ import msgspec
 from remuda.bus.handlers.context import child_headers
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.checks import check_target
-from remuda.bus.publishing.options import PublishOptions, read_publish_options
+from remuda.bus.publishing.message_checks import check_target
+from remuda.bus.publishing.publish_options import PublishOptions, read_publish_options
 from remuda.bus.workflows import numbers
 from remuda.bus.workflows.definition import Family
 from remuda.bus.workflows.errors import MembersFailed, StepFailed, WaitTimeout

@@ -11,7 +11,7 @@ import msgspec
 
 from remuda.bus.broker_api import Broker, EmbeddedBroker
 from remuda.bus.publishing import bodies
-from remuda.bus.publishing.results import result_id
+from remuda.bus.publishing.result_messages import result_id
 from remuda.bus.workflows import link, numbers
 from remuda.bus.workflows.history import NOTED, History, StepRecord, from_ranges, note_message, step_of
 from remuda.bus.workflows.link import in_thread

@@ -31,9 +31,9 @@ def bind(
     """
     from remuda.amqp import cap
     from remuda.amqp.client.connection import Connection
-    from remuda.broker.rabbitmq.settings import RabbitSettings
-    from remuda.broker.rabbitmq.shared_state.topology import CHANNELS, TOPICS
+    from remuda.broker.rabbitmq.shared_state.rabbit_topology import CHANNELS, TOPICS
     from remuda.broker.rabbitmq.support import QueueKind
+    from remuda.broker.rabbitmq.url_settings import RabbitSettings
     from remuda.cli import output
     from remuda.model.values.option_reading import read_enum
     from remuda.model.values.texts import read_name

@@ -18,7 +18,7 @@ from remuda.model.state import State
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
-    from remuda.bus.operating import IfRunning
+    from remuda.bus.message_operations import IfRunning
 
 _CHOICE: Final = {
     "state": "Only messages in these states, by letters or names such as dead,invalid; {states} by default.",

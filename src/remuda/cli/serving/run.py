@@ -65,7 +65,7 @@ def run(
         arguments += ["--no-dashboard"] if no_dashboard else []
         run_reloading(arguments if workers == 1 else [*arguments, "--workers", str(workers)])
         return
-    from remuda.bus.execution.signals import StopOnSignal
+    from remuda.bus.execution.stop_signals import StopOnSignal
     from remuda.bus.observing.logs import configure
     from remuda.cli.serving.worker_processes import end_with_supervisor, run_workers
     from remuda.cli.target import load_bus

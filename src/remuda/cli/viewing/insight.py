@@ -112,7 +112,7 @@ def _counted(target: str, *, quiet: bool) -> Iterator[History]:
     from remuda.cli.progress import reading
     from remuda.cli.target import is_elsewhere, log_of, place_of
     from remuda.history.history import History
-    from remuda.history.store import HistoryUnusable
+    from remuda.history.history_store import HistoryUnusable
     from remuda.log.eventlog import open_event_log
     from remuda.model.errors import DiskFull
 

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, Protocol
 from remuda.log.disk import Disk
 from remuda.log.retrying import read_on
 from remuda.log.segments import HEADER_BYTES, Catalog, SealedFile, TailSegment
-from remuda.log.tail.codec import MESSAGES, Damaged, decode, decode_messages, message_range
-from remuda.log.tail.frames import Frame, scan, scan_file
+from remuda.log.tail.record_codec import MESSAGES, Damaged, decode, decode_messages, message_range
 from remuda.log.tail.regroup import join_messages
 from remuda.log.tail.segment_index import SegmentIndex
+from remuda.log.tail.tail_frames import Frame, scan, scan_file
 from remuda.model.messages import Messages
 
 CACHE_BYTES: Final = 8 * 1024 * 1024
@@ -130,7 +130,7 @@ class Fetcher:
 
     def _sealed_pieces(self, file: SealedFile, offset: int, stop: int) -> Iterator[Piece]:
         # Arrow is loaded when the first sealed file is read, not at every start.
-        from remuda.log.sealed.table import MessageRows, MessageTable
+        from remuda.log.sealed.sealed_table import MessageRows, MessageTable
 
         key = (file.name, file.generation)
         table = self._cache.get(key)

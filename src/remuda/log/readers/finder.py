@@ -21,7 +21,7 @@ from remuda.model.messages import Messages, cell
 from remuda.model.records import Appended, Event, Events, Record
 
 if TYPE_CHECKING:
-    from remuda.log.sealed.table import MessageTable, Tables
+    from remuda.log.sealed.sealed_table import MessageTable, Tables
 
 T = TypeVar("T")
 _GROUPS: Final = 2
@@ -92,7 +92,7 @@ class Finder:
     def _covered_by(self, file: SealedFile) -> list[range]:
         covered = self._covered.get(file.name)
         if covered is None:
-            from remuda.log.sealed.table import EventTable
+            from remuda.log.sealed.sealed_table import EventTable
 
             table = EventTable(self._disk, file)
             covered = self._covered[file.name] = [table.concerns(group) for group in range(table.group_count)]
@@ -102,7 +102,7 @@ class Finder:
         import pyarrow.compute as pc
 
         from remuda.log.sealed.arrow_records import to_events
-        from remuda.log.sealed.table import EventTable
+        from remuda.log.sealed.sealed_table import EventTable
 
         events: list[tuple[int, Event]] = []
         table = EventTable(self._disk, file)
@@ -133,7 +133,7 @@ class Finder:
         import pyarrow.compute as pc
 
         from remuda.log.sealed.arrow_records import to_appended
-        from remuda.log.sealed.table import Tables
+        from remuda.log.sealed.sealed_table import Tables
 
         if self._tables is None:
             self._tables = Tables(self._disk)
@@ -185,7 +185,7 @@ class Finder:
 
     def _id_bounds(self, file: SealedFile) -> tuple[str, str] | None:
         if file.name not in self._ids:
-            from remuda.log.sealed.table import MessageTable
+            from remuda.log.sealed.sealed_table import MessageTable
 
             table = MessageTable(self._disk, file)
             known = [table.statistics(group, "id") for group in range(table.group_count)]
@@ -230,7 +230,7 @@ def _events_in(record: Events, offset: int) -> list[tuple[int, Event]]:
 
 def _read_ids(disk: Disk, file: SealedFile, id: str) -> Iterator[int]:
     """Look through the ids of a file that has no index."""
-    from remuda.log.sealed.table import MessageTable
+    from remuda.log.sealed.sealed_table import MessageTable
 
     table = MessageTable(disk, file)
     for group in reversed(range(table.group_count)):

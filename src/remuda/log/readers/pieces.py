@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from remuda.log.readers.segment_view import Listing, SegmentView
 from remuda.log.sealed.arrow import pa, pc
 from remuda.log.sealed.seal import GROUP_BYTES, GROUP_ROWS
-from remuda.log.sealed.table import Table, Tables
+from remuda.log.sealed.sealed_table import Table, Tables
 from remuda.log.segments import EVENTS_TABLE, MESSAGES_TABLE, Counters, SealedFile
 from remuda.log.tail.regroup import offset_since, regroup, slice_appended
 from remuda.model.records import Appended, Events

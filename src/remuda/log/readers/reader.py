@@ -14,7 +14,7 @@ from remuda.log.readers.segment_view import Lister, Listing
 from remuda.log.retrying import look_again, read_on
 from remuda.log.sealed.arrow import pa
 from remuda.log.sealed.arrow_records import event_batch, message_batch, to_appended, to_events
-from remuda.log.sealed.table import Tables, runs_of
+from remuda.log.sealed.sealed_table import Tables, runs_of
 from remuda.log.segments import Counters, Files, TailSegment
 from remuda.log.state import ledger as ledgers
 from remuda.log.state.ledger import Ledger

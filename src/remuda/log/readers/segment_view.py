@@ -11,10 +11,10 @@ from remuda.log.repair.recovery import read_first
 from remuda.log.sealed import queue_changes
 from remuda.log.sealed.queue_changes import is_attributed
 from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, TailSegment, list_files
-from remuda.log.tail.codec import Damaged, decode
-from remuda.log.tail.frames import Frame, Unreadable, frame_at, scan_file
+from remuda.log.tail.record_codec import Damaged, decode
 from remuda.log.tail.segment_index import SegmentIndex
 from remuda.log.tail.segment_order import identify
+from remuda.log.tail.tail_frames import Frame, Unreadable, frame_at, scan_file
 from remuda.model.records import Appended, Events, QueueChange, Record
 
 

@@ -184,7 +184,7 @@ class _Check:
 
     def _sealed(self, file: SealedFile) -> None:
         from remuda.log.repair.rebuild import readable_batches  # which loads Arrow
-        from remuda.log.sealed.table import EventTable, MessageTable
+        from remuda.log.sealed.sealed_table import EventTable, MessageTable
 
         damages: list[Damage] = []
         is_message = file.table == MESSAGES_TABLE

@@ -10,7 +10,7 @@ from remuda.log.readers.reader import neighbours
 from remuda.log.sealed import id_index
 from remuda.log.sealed.arrow import pa
 from remuda.log.sealed.arrow_records import to_appended, to_events
-from remuda.log.sealed.table import EventTable, MessageTable, Table
+from remuda.log.sealed.sealed_table import EventTable, MessageTable, Table
 from remuda.log.segments import MESSAGES_TABLE, Counters, Files, SealedFile
 from remuda.log.tail.record_scan import Damage
 from remuda.model.records import Record

@@ -61,7 +61,7 @@ class Scrub:
 
     def _damaged(self, file: SealedFile) -> list[Damage]:
         from remuda.log.repair.rebuild import readable_batches
-        from remuda.log.sealed.table import EventTable, MessageTable
+        from remuda.log.sealed.sealed_table import EventTable, MessageTable
 
         table = (MessageTable if file.table == MESSAGES_TABLE else EventTable)(self._log.disk, file)
         damages: list[Damage] = []

@@ -15,7 +15,7 @@ from remuda.log.sealed import id_index
 from remuda.log.sealed.arrow import pa
 from remuda.log.sealed.parquet import Unreadable, write_sealed
 from remuda.log.sealed.seal import GROUP_BYTES, GROUP_ROWS
-from remuda.log.sealed.table import EventTable, MessageTable, Table
+from remuda.log.sealed.sealed_table import EventTable, MessageTable, Table
 from remuda.log.segments import EVENTS_TABLE, MESSAGES_TABLE, SealedFile
 from remuda.log.state.ledger import Missed, Span
 from remuda.model.errors import RemudaError

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from remuda.log.state import checked
-from remuda.log.streams.numbers import ROWS, first_of, neighbours, reference
-from remuda.log.tail import codec
-from remuda.log.tail.codec import Damaged
+from remuda.log.streams.stream_numbers import ROWS, first_of, neighbours, reference
+from remuda.log.tail import record_codec
+from remuda.log.tail.record_codec import Damaged
 from remuda.log.tail.regroup import regroup
 from remuda.model.errors import InvalidMessage
 from remuda.model.records import Appended, Event, Events
@@ -63,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True):
         offset = first_of(self.number)
         for kind, rows, payload in self.parts:
             if kind == _MESSAGES:
-                record = codec.decode(codec.MESSAGES, payload, bodies=bodies).record
+                record = record_codec.decode(record_codec.MESSAGES, payload, bodies=bodies).record
                 if not isinstance(record, Appended) or len(record) != rows:
                     raise Damaged(f"entry {self.number} of the stream does not contain the messages it announces")
                 yield msgspec.structs.replace(record, first=offset)
@@ -147,7 +147,7 @@ def encode_records(records: Sequence[Appended | Events]) -> list[Part]:
         if record.messages.ids is None:
             raise InvalidMessage("a message must have its id before it is logged; nothing was logged")
         for piece in regroup([record], ROWS, ENTRY_BYTES):
-            parts.append(Part(_MESSAGES, len(piece), codec.encode(piece, 0, 0)[1]))
+            parts.append(Part(_MESSAGES, len(piece), record_codec.encode(piece, 0, 0)[1]))
     return parts + _event_parts(groups)
 
 

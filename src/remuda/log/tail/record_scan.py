@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from remuda.log.disk import Disk
 from remuda.log.segments import MESSAGES_TABLE, Counters, TailSegment
-from remuda.log.tail.codec import Damaged, decode
-from remuda.log.tail.frames import Frame, scan_file
+from remuda.log.tail.record_codec import Damaged, decode
+from remuda.log.tail.tail_frames import Frame, scan_file
 from remuda.model.records import Appended, Events, Record
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from remuda.log.disk import Disk
 from remuda.log.segments import HEADER_BYTES, TailSegment, parse_whole_header
-from remuda.log.tail.frames import HEADER, MARKER_BYTES, Frame, frame_at, scan_file
+from remuda.log.tail.tail_frames import HEADER, MARKER_BYTES, Frame, frame_at, scan_file
 
 
 class Arranged(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from remuda.history.failures import Kind
+from remuda.history.failure_kinds import Kind
 from remuda.server.http.service_values import Group
 
 

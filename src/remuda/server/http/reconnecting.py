@@ -19,7 +19,7 @@ from remuda.broker.port import AsyncBroker, Broker
 from remuda.bus.broker_api import EmbeddedBroker
 from remuda.bus.bus import Bus
 from remuda.history.history import History
-from remuda.history.store import HistoryUnusable
+from remuda.history.history_store import HistoryUnusable
 from remuda.log.eventlog import EventLog
 from remuda.model.errors import (
     BrokerClosed,

@@ -20,10 +20,10 @@ from remuda.bus.bus import Bus
 from remuda.bus.forgotten import SentAgain, send_again, together
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing import tracking
-from remuda.bus.publishing.checks import check_headers, check_target
+from remuda.bus.publishing.message_checks import check_headers, check_target
 from remuda.bus.settings.in_words import in_words
 from remuda.bus.verbs import carry_out, outcome_text, queues_like
-from remuda.history.failures import kind_of
+from remuda.history.failure_kinds import kind_of
 from remuda.history.history import History
 from remuda.index.messages import listed
 from remuda.index.port import MESSAGE_COLUMNS

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.confirms import Outgoing
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.methods import BasicPublish
 from remuda.amqp.errors import AmqpError, ChannelClosed, ConnectionLost
 from remuda.model.errors import RemudaError

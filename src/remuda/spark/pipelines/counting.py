@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from remuda.log.sealed.table import runs_of
+from remuda.log.sealed.sealed_table import runs_of
 from remuda.model.errors import StorageError
 from remuda.spark.checkpoints import offsets, span
 from remuda.spark.lake.coverage import GAPS, Lack, as_lacks, reached_by, readable

@@ -14,7 +14,7 @@ from remuda.log.disk.directory import DirectoryDisk
 from remuda.log.readers.reader import Reader
 from remuda.log.readers.segment_view import Listing
 from remuda.log.sealed.seal import GROUP_ROWS
-from remuda.log.sealed.table import Table, file_state, runs_of
+from remuda.log.sealed.sealed_table import Table, file_state, runs_of
 from remuda.log.segments import SealedFile
 from remuda.log.state import checkpoint as checkpoints
 from remuda.log.state import ledger

@@ -8,8 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from remuda.log.streams.log import AHEAD, StreamLog
-from remuda.log.streams.numbers import entry_after, entry_of, first_of
+from remuda.log.streams.stream_log import AHEAD, StreamLog
+from remuda.log.streams.stream_numbers import entry_after, entry_of, first_of
 from remuda.model.values.urls import parse_url
 from remuda.spark.source.losses import Gap
 from remuda.spark.source.selection import Selection

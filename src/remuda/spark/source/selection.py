@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from remuda.log.sealed.table import Table
+from remuda.log.sealed.sealed_table import Table
 from remuda.model.topics import has_prefix
 from remuda.spark.source.tables import MESSAGES, MOMENT, NUMBER
 

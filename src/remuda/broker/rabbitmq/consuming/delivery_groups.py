@@ -11,10 +11,10 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.delivery_parser import count_alike
 from remuda.broker.rabbitmq.publishing.codec import Incoming, decode
-from remuda.log.streams.numbers import references
+from remuda.log.streams.stream_numbers import references
 from remuda.model.messages import Messages, fold
 
 _LONG: Final = Struct(">I")

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.errors import AmqpError
 
 MOST: Final = 4096

@@ -16,7 +16,7 @@ from uuid import uuid4
 import msgspec
 
 from remuda.amqp import cap
-from remuda.amqp.client.delivery import Delivery
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.codec.properties import (
     PERSISTENT,
     Properties,

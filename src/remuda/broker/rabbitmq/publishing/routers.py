@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from remuda.broker.rabbitmq.publishing.publishing import Publishing, Routes
-from remuda.broker.rabbitmq.shared_state import definitions as defined
-from remuda.broker.rabbitmq.shared_state.definitions import Change, change
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.publishing.publication import Publishing, Routes
+from remuda.broker.rabbitmq.shared_state import queue_definitions as defined
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.message_ids import number_of
-from remuda.broker.rabbitmq.shared_state.queues import Queues, check_name
+from remuda.broker.rabbitmq.shared_state.queue_declarations import Queues, check_name
+from remuda.broker.rabbitmq.shared_state.queue_definitions import Change, change
 from remuda.core.routing import Exchange
 from remuda.model.errors import Conflict, NotFound, Refused, Unsupported
 from remuda.model.message import CORRELATION

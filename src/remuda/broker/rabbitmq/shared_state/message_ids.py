@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from operator import sub
 
-from remuda.log.streams.numbers import HASHED, reference
+from remuda.log.streams.stream_numbers import HASHED, reference
 from remuda.model.ids import STEP, Snowflakes
 
 

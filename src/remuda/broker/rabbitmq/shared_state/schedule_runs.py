@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from remuda.broker.rabbitmq.shared_state.definitions import BEGAN, PLANNED, change
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
+from remuda.broker.rabbitmq.shared_state.queue_definitions import BEGAN, PLANNED, change
 
 
 class ScheduleRuns:

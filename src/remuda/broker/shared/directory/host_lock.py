@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from remuda.broker.embedded.locks.forks import closed_after_fork
 from remuda.broker.shared.directory.unforked import unforked
-from remuda.broker.shared.host.connection import Gate, Listener
+from remuda.broker.shared.host.guest_connection import Gate, Listener
 from remuda.broker.shared.wire import sockets
 from remuda.log.disk.directory import SOCKET, DirectoryDisk
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from remuda.broker.shared.directory.host_lock import is_held
-from remuda.broker.shared.wire import frames, sockets
+from remuda.broker.shared.wire import sockets, wire_frames
 from remuda.log.disk.directory import DirectoryDisk
 
 _PATIENCE: Final = 3.0
@@ -42,9 +42,11 @@ def answers(path: Path, patience: float = _PATIENCE) -> bool:
         with sockets.connect(path) as peer:
             peer.settimeout(patience)
             token = secrets.token_hex(12)
-            peer.sendall(frames.frame(frames.HELLO, frames.Hello(frames.VERSION, token, os.getpid())))
+            peer.sendall(
+                wire_frames.frame(wire_frames.HELLO, wire_frames.Hello(wire_frames.VERSION, token, os.getpid()))
+            )
             answered = bool(peer.recv(1))
-            peer.sendall(frames.frame(frames.GOODBYE, None))
+            peer.sendall(wire_frames.frame(wire_frames.GOODBYE, None))
             return answered
     except OSError:
         return False

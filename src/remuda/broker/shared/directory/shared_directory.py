@@ -24,10 +24,10 @@ from remuda.broker.shared.directory.guest_presence import Presence
 from remuda.broker.shared.directory.host_lock import HostDisk, is_held
 from remuda.broker.shared.directory.switched_backend import SwitchedBackend
 from remuda.broker.shared.guest.guest import PATIENCE, Guest
-from remuda.broker.shared.host.connection import Connection
+from remuda.broker.shared.host.guest_connection import Connection
 from remuda.broker.shared.host.host import Host, known_options
 from remuda.broker.shared.wire import sockets
-from remuda.broker.shared.wire.frames import Hello
+from remuda.broker.shared.wire.wire_frames import Hello
 from remuda.log.disk.directory import SOCKET, DirectoryDisk
 from remuda.model.errors import DirectoryInUse, HostNotResponding, RemudaError, StorageError, Unsupported
 
@@ -321,7 +321,7 @@ class _SocketTransport:
         return sockets.connect(self._shared.path)
 
     def hello(self, token: str, epoch: int) -> Hello:
-        from remuda.broker.shared.wire.frames import VERSION
+        from remuda.broker.shared.wire.wire_frames import VERSION
 
         return Hello(VERSION, token, os.getpid(), epoch=epoch)
 

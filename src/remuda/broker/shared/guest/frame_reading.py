@@ -21,14 +21,14 @@ import msgspec
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.shared.guest.pending_requests import PendingRequests
 from remuda.broker.shared.guest.request import Request
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import WireError
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.nonblocking import Receiving
 from remuda.broker.shared.wire.tls import TlsSocket
+from remuda.broker.shared.wire.wire_frames import WireError
 from remuda.native import wire
 
 if TYPE_CHECKING:
-    from remuda.broker.shared.guest.answers import Answers
+    from remuda.broker.shared.guest.host_answers import Answers
 
 _log = logging.getLogger("remuda.guest")
 _READ: Final = 1 << 16
@@ -294,7 +294,7 @@ class Reading:
         self._heard = True
         take = self._answers.take
         for kind, payload in self._line.buffer.feed(data):
-            if kind == frames.MOVING:
+            if kind == wire_frames.MOVING:
                 return False
             take(kind, payload)
         return True

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, Final
 from remuda.broker.embedded.delivering.effect_dispatcher import CLOSED_BEFORE_OUTCOME
 from remuda.broker.embedded.delivering.notices import NoticeBoard
 from remuda.broker.embedded.locks.reentrancy import CalledFromInside
-from remuda.broker.shared.guest.answers import Answers
 from remuda.broker.shared.guest.frame_reading import Reading
+from remuda.broker.shared.guest.host_answers import Answers
+from remuda.broker.shared.guest.host_queries import Queries
 from remuda.broker.shared.guest.open_state import OpenState
 from remuda.broker.shared.guest.pending_requests import PendingRequests
-from remuda.broker.shared.guest.queries import Queries
 from remuda.broker.shared.guest.request import Request
 from remuda.broker.shared.guest.takeover import Takeover
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Carried, Welcome
-from remuda.broker.shared.wire.link import Transport, join, monotonic_micros
+from remuda.broker.shared.wire import wire_frames
+from remuda.broker.shared.wire.host_link import Transport, join, monotonic_micros
 from remuda.broker.shared.wire.tls import TlsSocket
+from remuda.broker.shared.wire.wire_frames import Carried, Welcome
 from remuda.model.errors import BrokerClosed, HostNotResponding, RemudaError
 from remuda.model.operations.commands import CancelPull, Command, HandOver, Publish, Pull, Settle, Unsubscribe
 from remuda.model.settlement import Outcome, Settlement
@@ -154,15 +154,15 @@ class Guest(Queries):
     def _request_for(self, command: Command, inbox: Inbox | None, waits: bool) -> Request:
         number = self.line.new_number()
         if type(command) is Publish:
-            request = Request(number, frames.publish_frame(number, command), self._answers.published)
+            request = Request(number, wire_frames.publish_frame(number, command), self._answers.published)
             request.command = command
             return request
-        data = frames.command_frame(number, command, waits=waits)
+        data = wire_frames.command_frame(number, command, waits=waits)
         if type(command) is Pull:
             request = Request(number, data, self._answers.pulled)
         else:
-            kind = frames.RESULTS[type(command)]
-            request = Request(number, data, lambda raw: frames.decode(kind, raw))
+            kind = wire_frames.RESULTS[type(command)]
+            request = Request(number, data, lambda raw: wire_frames.decode(kind, raw))
         request.command, request.inbox, request.waits = command, inbox, waits
         if type(command) is Settle:
             request.expected = self.holdings.expected(command)
@@ -176,9 +176,9 @@ class Guest(Queries):
 
     def _ask(self, query: str, *values: Any) -> Any:
         number = self.line.new_number()
-        kind = frames.QUERIES[query][1]
-        asked = frames.frame(frames.ASK, frames.Asked(number, query, frames.raw(values)))
-        request = Request(number, asked, lambda raw: frames.decode(kind, raw))
+        kind = wire_frames.QUERIES[query][1]
+        asked = wire_frames.frame(wire_frames.ASK, wire_frames.Asked(number, query, wire_frames.raw(values)))
+        request = Request(number, asked, lambda raw: wire_frames.decode(kind, raw))
         request.query, request.values = query, values
         self._send(request)
         if not self._reading.wait_for(request, self._patience):
@@ -262,7 +262,7 @@ class Guest(Queries):
 
         def report(offset: int) -> None:
             with self.line.lock:
-                self.line.send(frames.frame(frames.BEGUN, (lease, offset)))
+                self.line.send(wire_frames.frame(wire_frames.BEGUN, (lease, offset)))
             self.line.send_waiting()
 
         return report
@@ -391,7 +391,7 @@ class Guest(Queries):
             if peer is not None:
                 with contextlib.suppress(OSError):
                     peer.settimeout(2)
-                    peer.sendall(frames.frame(frames.GOODBYE, None))
+                    peer.sendall(wire_frames.frame(wire_frames.GOODBYE, None))
                 with contextlib.suppress(OSError):
                     peer.shutdown(socket.SHUT_WR)
         self.end(BrokerClosed(BROKER_CLOSED))

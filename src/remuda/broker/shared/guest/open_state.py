@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Carried, Claim
+from remuda.broker.shared.wire import wire_frames
+from remuda.broker.shared.wire.wire_frames import Carried, Claim
 from remuda.model.operations.commands import Pull, SetCredit, Settle, Subscribe, Unsubscribe
 from remuda.model.settlement import Outcome
 
@@ -129,14 +129,14 @@ class OpenState:
 
     # Batches whose outcome is awaited
 
-    def confirmed(self, number: int, why: frames.Error | None) -> None:
+    def confirmed(self, number: int, why: wire_frames.Error | None) -> None:
         watched = self.watched.pop(number, None)
         if watched is not None:
             with contextlib.suppress(InvalidStateError):
                 if why is None:
                     watched[0].set_result(None)
                 else:
-                    watched[0].set_exception(frames.raised(why))
+                    watched[0].set_exception(wire_frames.raised(why))
 
     def end(self, failure: Exception | None, unknown: Exception) -> None:
         """Nothing more will come: close the inboxes, with the failure if there is one, and raise `unknown` to those

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from remuda.broker.shared.guest.request import Request
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.nonblocking import send_at_once
 from remuda.broker.shared.wire.tls import TlsSocket
 from remuda.core.publishing import UNCONFIRMED
@@ -25,7 +25,7 @@ from remuda.native import wire
 if TYPE_CHECKING:
     from remuda.broker.embedded.delivering.inbox import Inbox
     from remuda.broker.shared.guest.open_state import OpenState
-    from remuda.broker.shared.wire.link import Link
+    from remuda.broker.shared.wire.host_link import Link
     from remuda.model.operations.commands import Pull, Subscribe
 
 
@@ -49,7 +49,7 @@ class PendingRequests:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.peer: socket.socket | None = None
-        self.buffer = frames.Buffer()
+        self.buffer = wire_frames.Buffer()
         """What was received and is not a complete frame yet."""
         self.requests: dict[int, Request] = {}
         self.new_number = itertools.count(1).__next__
@@ -160,12 +160,12 @@ class PendingRequests:
             self.requests = {number: one for number, one in self.requests.items() if not one.restores}
             claims = holdings.claims()
             attached = Request(
-                self.new_number(), b"", lambda raw: holdings.reclaimed(claims, frames.decode(list[int], raw))
+                self.new_number(), b"", lambda raw: holdings.reclaimed(claims, wire_frames.decode(list[int], raw))
             )
-            data = [frames.frame(frames.ATTACH, (attached.number, claims)), *self._again(holdings, shapes)]
+            data = [wire_frames.frame(wire_frames.ATTACH, (attached.number, claims)), *self._again(holdings, shapes)]
             if wants_notices:
-                asked = frames.Asked(self.new_number(), "notices", frames.raw((True,)))
-                data.append(frames.frame(frames.ASK, asked))
+                asked = wire_frames.Asked(self.new_number(), "notices", wire_frames.raw((True,)))
+                data.append(wire_frames.frame(wire_frames.ASK, asked))
             attached.restores = True
             self.requests[attached.number] = attached
             self.send(b"".join(data))
@@ -183,13 +183,15 @@ class PendingRequests:
             watch = Request(number, b"", partial(shapes.watched_again, number))
             watch.query, watch.restores = "watch", True
             self.requests[number] = watch
-            yield frames.frame(frames.ASK, frames.Asked(number, "watch", frames.raw((first, count))))
+            yield wire_frames.frame(
+                wire_frames.ASK, wire_frames.Asked(number, "watch", wire_frames.raw((first, count)))
+            )
         for request in unanswered:
             request.again = True
-            yield request.frame or frames.publish_frame(request.number, request.command)  # type: ignore[arg-type]
+            yield request.frame or wire_frames.publish_frame(request.number, request.command)  # type: ignore[arg-type]
 
     def _restore(self, command: Subscribe | Pull, shape: Callable[[Any], Any], inbox: Inbox) -> bytes:
         request = Request(self.new_number(), b"", shape)
         request.command, request.inbox, request.restores = command, inbox, True
         self.requests[request.number] = request
-        return frames.command_frame(request.number, command)
+        return wire_frames.command_frame(request.number, command)

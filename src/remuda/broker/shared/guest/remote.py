@@ -14,8 +14,8 @@ from remuda.broker.embedded.locks.forks import closed_after_fork
 from remuda.broker.shared.directory.switched_backend import SwitchedBackend
 from remuda.broker.shared.guest.guest import PATIENCE, Guest
 from remuda.broker.shared.guest.remote_log import RemoteLog
-from remuda.broker.shared.wire.frames import VERSION, Hello
 from remuda.broker.shared.wire.tls import TlsSocket, no_passphrase
+from remuda.broker.shared.wire.wire_frames import VERSION, Hello
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError
 from remuda.model.values.option_reading import unknown
 from remuda.model.values.urls import Url

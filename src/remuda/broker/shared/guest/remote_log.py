@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from remuda.broker.shared.wire.frames import Pages
+from remuda.broker.shared.wire.wire_frames import Pages
 from remuda.log.eventlog import Columns, Ends, EventLog, Wanted
-from remuda.log.tail import codec
+from remuda.log.tail import record_codec
 from remuda.model.records import Appended, Event, Events, QueueChange
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _page(records: Iterator[Appended] | Iterator[Events], log: Any, *, events: b
     page: list[bytes] = []
     size, following = 0, None
     for record in records:
-        payload = codec.encode(record, 0, 0)[1]
+        payload = record_codec.encode(record, 0, 0)[1]
         page.append(payload)
         size += len(payload)
         following = record.first + len(record)
@@ -87,12 +87,12 @@ class RemoteLog(EventLog):
         return found
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
-        for record in self._read("log_messages", codec.MESSAGES, start, stop, self._gaps):
+        for record in self._read("log_messages", record_codec.MESSAGES, start, stop, self._gaps):
             assert isinstance(record, Appended)
             yield record
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
-        for record in self._read("log_events", codec.EVENTS, start, stop, self._event_gaps):
+        for record in self._read("log_events", record_codec.EVENTS, start, stop, self._event_gaps):
             assert isinstance(record, Events)
             yield record
 
@@ -117,7 +117,7 @@ class RemoteLog(EventLog):
             page: Pages = self._guest.ask(query, start, stop)
             gaps.update(dict.fromkeys(range(*gap) for gap in page.gaps))
             for payload in page.records:
-                yield codec.decode(kind, payload).record
+                yield record_codec.decode(kind, payload).record
             if page.following is None or (stop is not None and page.following >= stop):
                 return
             start = page.following

@@ -11,7 +11,7 @@ import msgspec
 
 from remuda.broker.embedded.delivering.inbox import Inbox
 from remuda.broker.shared.guest.open_state import Held
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.core.effects import Dispatch
 from remuda.model.errors import RemudaError
 from remuda.model.operations.commands import Abandon, Pull, Settle, Subscribe, Unsubscribe
@@ -20,7 +20,7 @@ from remuda.model.queues.notices import Notice
 if TYPE_CHECKING:
     from remuda.broker.embedded.delivering.attempts import AttemptMarks
     from remuda.broker.embedded.runtime import Runtime
-    from remuda.broker.shared.host.connection import Connection, Gate
+    from remuda.broker.shared.host.guest_connection import Connection, Gate
     from remuda.broker.shared.wire.permissions import Permissions
 
 _NOTICES: Final = 100_000
@@ -234,8 +234,8 @@ class GuestSession:
         self._inboxes.pop(inbox.tag, None)
         self._pulls.pop(inbox.tag, None)
         self._subscriptions = {place: tag for place, tag in self._subscriptions.items() if tag != inbox.tag}
-        error = None if failure is None else frames.error_of(failure)
-        self._closings.append(frames.frame(frames.CLOSED, (inbox.tag, error)))
+        error = None if failure is None else wire_frames.error_of(failure)
+        self._closings.append(wire_frames.frame(wire_frames.CLOSED, (inbox.tag, error)))
         self._wake(self)
 
     def _notice(self, notice: Notice) -> None:
@@ -265,7 +265,7 @@ class GuestSession:
             notices: list[Notice] = []
             while self._notices:
                 notices.append(self._notices.popleft())
-            send(frames.frame(frames.NOTICES, notices))
+            send(wire_frames.frame(wire_frames.NOTICES, notices))
         return False
 
     def _delivery(self, inbox: SessionInbox, dispatch: Dispatch) -> bytes:
@@ -280,10 +280,10 @@ class GuestSession:
         except RemudaError as error:
             if not pulled:
                 self._end_subscription(dispatch.queue, dispatch.consumer)
-            return frames.frame(frames.CLOSED, (inbox.tag, frames.error_of(error)))
+            return wire_frames.frame(wire_frames.CLOSED, (inbox.tag, wire_frames.error_of(error)))
         self.hold(dispatch, pulled=pulled)
-        return frames.frame(
-            frames.DELIVERY, (inbox.tag, frames.delivered(dispatch, messages, self.must_check(dispatch)))
+        return wire_frames.frame(
+            wire_frames.DELIVERY, (inbox.tag, wire_frames.delivered(dispatch, messages, self.must_check(dispatch)))
         )
 
     def _end_subscription(self, queue: str, consumer: str) -> None:

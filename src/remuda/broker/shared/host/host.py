@@ -17,14 +17,14 @@ import msgspec
 from remuda.broker.embedded.locks.forks import closed_after_fork
 from remuda.broker.shared.directory.unforked import unforked
 from remuda.broker.shared.host.commit_wait import CommitWait
-from remuda.broker.shared.host.connection import COMMAND_WEIGHT, Connection, Gate, Listener
+from remuda.broker.shared.host.guest_connection import COMMAND_WEIGHT, Connection, Gate, Listener
+from remuda.broker.shared.host.guest_requests import RequestHandler
 from remuda.broker.shared.host.guest_session import GuestSession
-from remuda.broker.shared.host.requests import RequestHandler
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Hello, Welcome, WireError
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.nonblocking import Receiving
 from remuda.broker.shared.wire.permissions import Permissions
 from remuda.broker.shared.wire.poller import READ, WRITE, Ready, readiness
+from remuda.broker.shared.wire.wire_frames import Hello, Welcome, WireError
 from remuda.model.errors import RemudaError, StorageError
 from remuda.model.operations.commands import Publish
 
@@ -257,7 +257,7 @@ class Host:
     def _blame(self, connection: Connection, error: Exception) -> None:
         if isinstance(error, WireError):
             _log.warning("a guest's connection is closed: %s", error)
-            connection.send(frames.frame(frames.FAILED, (0, frames.error_of(error))))
+            connection.send(wire_frames.frame(wire_frames.FAILED, (0, wire_frames.error_of(error))))
             connection.closing = True
             return
         if not isinstance(error, OSError):
@@ -291,14 +291,14 @@ class Host:
                 return
             if connection.session is None:
                 self._greet(connection, kind, payload)
-            elif kind == frames.GOODBYE:
+            elif kind == wire_frames.GOODBYE:
                 self._end(connection.session)
                 connection.session.connection = None
                 connection.session = None
                 connection.closing = True
             else:
                 self._requests.carry_out(connection, connection.session, kind, payload)
-            connection.load += COMMAND_WEIGHT if kind == frames.COMMAND else 1
+            connection.load += COMMAND_WEIGHT if kind == wire_frames.COMMAND else 1
             if connection.full:
                 connection.stalled = True
                 self._stalled.add(connection)
@@ -307,21 +307,21 @@ class Host:
     # New guests
 
     def _greet(self, connection: Connection, kind: int, payload: bytes) -> None:
-        if kind != frames.HELLO:
+        if kind != wire_frames.HELLO:
             raise WireError("the first frame is not a hello; is this another program's port?")
-        hello: Hello = frames.decode(Hello, payload)
+        hello: Hello = wire_frames.decode(Hello, payload)
         try:
-            if hello.version != frames.VERSION:
+            if hello.version != wire_frames.VERSION:
                 raise WireError(
-                    f"this process speaks version {frames.VERSION} of Remuda's wire, the other one {hello.version}; "
-                    "run the same version of Remuda on both sides"
+                    f"this process speaks version {wire_frames.VERSION} of Remuda's wire, the other one "
+                    f"{hello.version}; run the same version of Remuda on both sides"
                 )
             if not hello.token or len(hello.token) > 64:
                 raise WireError("a guest needs a token of 1 to 64 letters")
             connection.local = connection.local and not hello.far
             connection.gate.admit(connection, hello)
         except RemudaError as error:
-            connection.send(frames.frame(frames.FAILED, (0, frames.error_of(error))))
+            connection.send(wire_frames.frame(wire_frames.FAILED, (0, wire_frames.error_of(error))))
             connection.closing = True
             return
         session = self._sessions.get(hello.token)
@@ -342,10 +342,10 @@ class Host:
         self._strangers.discard(connection)
         self._dirty.append(session)
         welcome = Welcome(
-            frames.VERSION, os.getpid(), self.epoch, self._runtime.clock(), known_options(self._runtime.options),
+            wire_frames.VERSION, os.getpid(), self.epoch, self._runtime.clock(), known_options(self._runtime.options),
             connection.local,
         )  # fmt: skip
-        connection.send(frames.frame(frames.WELCOME, welcome))
+        connection.send(wire_frames.frame(wire_frames.WELCOME, welcome))
 
     # After the requests of a turn
 
@@ -488,7 +488,7 @@ class Host:
         for session in self._sessions.values():
             session.moving = True
         for connection in list(self._connections):
-            connection.send(frames.frame(frames.MOVING, None))
+            connection.send(wire_frames.frame(wire_frames.MOVING, None))
             with contextlib.suppress(OSError):
                 connection.peer.settimeout(max(0.01, deadline - time.monotonic()))
                 while connection.unsent:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.checks import check_target
+from remuda.bus.publishing.message_checks import check_target
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Priority
 from remuda.model.message_row import MessageRow

@@ -12,11 +12,11 @@ from typing import Final
 
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.errors import AmqpError, ChannelClosed, ConnectionLost
-from remuda.broker.rabbitmq.consuming.consuming import Consuming
 from remuda.broker.rabbitmq.consuming.fetcher import Arrival, Fetcher
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
-from remuda.broker.rabbitmq.shared_state.queues import Queues
-from remuda.broker.rabbitmq.shared_state.topology import Topology
+from remuda.broker.rabbitmq.consuming.handing_out import Consuming
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
+from remuda.broker.rabbitmq.shared_state.queue_declarations import Queues
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
 from remuda.model.errors import Conflict, RemudaError
 from remuda.model.queues.options import Status
 from remuda.model.settlement import Outcome, Settlement

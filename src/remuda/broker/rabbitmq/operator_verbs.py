@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.confirms import Outgoing
-from remuda.amqp.client.delivery import Delivery
-from remuda.broker.rabbitmq.consuming import settling
-from remuda.broker.rabbitmq.consuming.settling import Plan
+from remuda.broker.rabbitmq.consuming import settler
+from remuda.broker.rabbitmq.consuming.settler import Plan
 from remuda.broker.rabbitmq.publishing import codec
 from remuda.broker.rabbitmq.publishing.codec import Incoming
-from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.rabbit_runtime import Runtime
 from remuda.broker.rabbitmq.shared_state.message_ids import id_of, number_of, runs_of
 from remuda.broker.rabbitmq.support import DEAD
 from remuda.broker.roster import Roster
@@ -174,7 +174,7 @@ class Operating:
             return command.lanes == "all" or (item.message.priority > 0) == (command.lanes == "priority")
 
         def end(plan: Plan, item: Incoming, now: int) -> None:
-            settling.end_message(plan, command.queue, item, State.DEAD, command.reason, now, who=command.who)
+            settler.end_message(plan, command.queue, item, State.DEAD, command.reason, now, who=command.who)
 
         self._runtime.check_open()
         self._runtime.queues.definition(command.queue)
@@ -359,7 +359,7 @@ def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None)
     else:
         plan.events.append(Event(queue, State.QUEUED, item.number, 1, reason=codec.state_of(item)[1], who=who))
         _note_move(plan, queue, to, item, 0, who)
-    plan.outgoing.append(settling.route_to(plan, to, properties, item, 0))
+    plan.outgoing.append(settler.route_to(plan, to, properties, item, 0))
 
 
 def _send_on(plan: Plan, queue: str, to: str, item: Incoming, now: int, who: str | None) -> None:
@@ -367,7 +367,7 @@ def _send_on(plan: Plan, queue: str, to: str, item: Incoming, now: int, who: str
     attempts = item.attempt - 1
     properties = codec.again(item, {"attempts": attempts, "again": attempts > 0}, parked=False)
     _note_move(plan, queue, to, item, attempts, who)
-    plan.outgoing.append(settling.route_to(plan, to, properties, item, max(item.meta.wait - now, 0)))
+    plan.outgoing.append(settler.route_to(plan, to, properties, item, max(item.meta.wait - now, 0)))
 
 
 def _note_move(plan: Plan, queue: str, to: str, item: Incoming, attempts: int, who: str | None) -> None:

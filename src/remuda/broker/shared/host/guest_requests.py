@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from remuda.broker.shared.guest.remote_log import LOG_QUERIES, answer_from_log
-from remuda.broker.shared.wire import frames
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.command_checks import checked, checked_query
-from remuda.broker.shared.wire.frames import WireError
 from remuda.broker.shared.wire.permissions import READ, Permissions
+from remuda.broker.shared.wire.wire_frames import WireError
 from remuda.core.effects import Dispatch
 from remuda.model.errors import StorageError
 from remuda.model.operations.commands import CancelPull, Publish, Pull, Reclaim, Settle, Subscribe, Unsubscribe
@@ -22,7 +22,7 @@ from remuda.model.operations.commands import CancelPull, Publish, Pull, Reclaim,
 if TYPE_CHECKING:
     from remuda.broker.embedded.pending import Pending
     from remuda.broker.embedded.runtime import Runtime
-    from remuda.broker.shared.host.connection import Connection
+    from remuda.broker.shared.host.guest_connection import Connection
     from remuda.broker.shared.host.guest_session import GuestSession
 
 _SLOW: Final = frozenset({"document", "notes", "known", "collect", "checkpoint"}) | LOG_QUERIES
@@ -75,25 +75,25 @@ class RequestHandler:
         """Execute what a frame asks for. It is answered at once or with `commit`."""
         request: int | None = None
         try:
-            if kind == frames.SINGLE:
-                single = frames.decode(frames.Single, payload)
+            if kind == wire_frames.SINGLE:
+                single = wire_frames.decode(wire_frames.Single, payload)
                 request = single.request
-                self._publish(connection, session, request, frames.single_of(single, session.token))
-            elif kind == frames.PUBLISH:
-                published = frames.decode(frames.Published, payload)
+                self._publish(connection, session, request, wire_frames.single_of(single, session.token))
+            elif kind == wire_frames.PUBLISH:
+                published = wire_frames.decode(wire_frames.Published, payload)
                 request = published.request
-                self._publish(connection, session, request, frames.publish_of(published, session.token))
-            elif kind == frames.COMMAND:
-                commanded = frames.decode(frames.Commanded, payload)
+                self._publish(connection, session, request, wire_frames.publish_of(published, session.token))
+            elif kind == wire_frames.COMMAND:
+                commanded = wire_frames.decode(wire_frames.Commanded, payload)
                 request = commanded.request
                 self._command(connection, session, commanded)
-            elif kind == frames.ASK:
-                asked = frames.decode(frames.Asked, payload)
+            elif kind == wire_frames.ASK:
+                asked = wire_frames.decode(wire_frames.Asked, payload)
                 request = asked.request
                 self._ask(connection, session, asked)
-            elif kind == frames.BEGUN:
-                session.begun(*frames.decode(tuple[int, int], payload))
-            elif kind == frames.ATTACH:
+            elif kind == wire_frames.BEGUN:
+                session.begun(*wire_frames.decode(tuple[int, int], payload))
+            elif kind == wire_frames.ATTACH:
                 self._attach(connection, session, payload)
 
             else:
@@ -108,7 +108,7 @@ class RequestHandler:
     def _refuse(self, connection: Connection, request: int, error: BaseException) -> None:
         """Answer with an error; not with one of a broker that gave up, since the guest asks the next host."""
         if not (isinstance(error, StorageError) and self._runtime.restoration.gave_up):
-            connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
+            connection.send(wire_frames.frame(wire_frames.FAILED, (request, wire_frames.error_of(error))))
 
     def publish(self, connection: Connection, session: GuestSession, command: Publish) -> None:
         """As `carry_out`, for one message. Its sequence is the number of the request."""
@@ -126,7 +126,7 @@ class RequestHandler:
             self.waiting.add(connection)
             if ticket > self._ticket:
                 self._ticket = ticket
-        reply = reply or frames.frame(frames.RESULT, (request, pending.result))
+        reply = reply or wire_frames.frame(wire_frames.RESULT, (request, pending.result))
         self._answers.append(_Answer(connection, request, pending, reply, ticket))
 
     def _publish(self, connection: Connection, session: GuestSession, request: int, command: Publish) -> None:
@@ -135,20 +135,20 @@ class RequestHandler:
         if session.permissions is not None:
             session.permissions.check_command(command)
         pending = self._runtime.submit(command)
-        self._keep(connection, request, pending, frames.receipt_frame(request, pending.result))
+        self._keep(connection, request, pending, wire_frames.receipt_frame(request, pending.result))
         if pending.confirmed is not None:
             self._report_outcome(connection, request, pending.confirmed)
 
     def _report_outcome(self, connection: Connection, request: int, outcome: Future[None]) -> None:
         def report(done: Future[None]) -> None:
             failure = done.exception()
-            error = None if failure is None else frames.error_of(failure)
-            self._post(lambda: self._later(connection, frames.frame(frames.CONFIRMED, (request, error))))
+            error = None if failure is None else wire_frames.error_of(failure)
+            self._post(lambda: self._later(connection, wire_frames.frame(wire_frames.CONFIRMED, (request, error))))
 
         outcome.add_done_callback(report)
 
-    def _command(self, connection: Connection, session: GuestSession, commanded: frames.Commanded) -> None:
-        command, runtime = frames.command_of(commanded), self._runtime
+    def _command(self, connection: Connection, session: GuestSession, commanded: wire_frames.Commanded) -> None:
+        command, runtime = wire_frames.command_of(commanded), self._runtime
         if not connection.local:
             command = checked(command)
         if session.permissions is not None:
@@ -156,7 +156,7 @@ class RequestHandler:
         if isinstance(command, Subscribe):
             ready = session.subscribe(command)
             if ready is None:
-                connection.send(frames.frame(frames.RESULT, (commanded.request, {})))
+                connection.send(wire_frames.frame(wire_frames.RESULT, (commanded.request, {})))
                 return
             subscribing, inbox = ready
             try:
@@ -179,7 +179,7 @@ class RequestHandler:
             return
         elif isinstance(command, CancelPull):
             waited = session.cancel_pull(command.queue, command.tag)
-            connection.send(frames.frame(frames.RESULT, (commanded.request, waited)))
+            connection.send(wire_frames.frame(wire_frames.RESULT, (commanded.request, waited)))
             return
         elif isinstance(command, Settle):
             self._settle(connection, session, commanded, command)
@@ -191,7 +191,7 @@ class RequestHandler:
         self._keep(connection, commanded.request, pending)
 
     def _settle(
-        self, connection: Connection, session: GuestSession, commanded: frames.Commanded, command: Settle
+        self, connection: Connection, session: GuestSession, commanded: wire_frames.Commanded, command: Settle
     ) -> None:
         pending = self._runtime.submit(command, wait=commanded.waits)
         session.settled(command, pending.result)
@@ -199,23 +199,23 @@ class RequestHandler:
             self._keep(connection, commanded.request, pending)
         else:
             # It is written together with the next record, and answered then.
-            settled = frames.frame(frames.RESULT, (commanded.request, pending.result))
+            settled = wire_frames.frame(wire_frames.RESULT, (commanded.request, pending.result))
             self._deferred.append(_Answer(connection, commanded.request, pending, settled, self._runtime.last_ticket))
 
-    def _pulled(self, session: GuestSession, pending: Pending) -> frames.Delivered:
+    def _pulled(self, session: GuestSession, pending: Pending) -> wire_frames.Delivered:
         dispatch: Dispatch | None = pending.result
         if dispatch is None:
-            return frames.Delivered(None)
+            return wire_frames.Delivered(None)
         messages = pending.held
         if messages is None:
             dispatch, messages = self._runtime.load(dispatch)
-        return frames.delivered(dispatch, messages)
+        return wire_frames.delivered(dispatch, messages)
 
-    def _ask(self, connection: Connection, session: GuestSession, asked: frames.Asked) -> None:
-        shapes = frames.QUERIES.get(asked.query)
+    def _ask(self, connection: Connection, session: GuestSession, asked: wire_frames.Asked) -> None:
+        shapes = wire_frames.QUERIES.get(asked.query)
         if shapes is None:
             raise WireError(f"there is no query {asked.query!r}")
-        values = frames.decode(shapes[0], asked.values)
+        values = wire_frames.decode(shapes[0], asked.values)
         if not connection.local:
             values = checked_query(asked.query, values)
         permissions = session.permissions
@@ -223,10 +223,10 @@ class RequestHandler:
             permissions.check_query(asked.query, values)
         if asked.query == "notices":
             session.set_notices(values[0])
-            connection.send(frames.frame(frames.RESULT, (asked.request, None)))
+            connection.send(wire_frames.frame(wire_frames.RESULT, (asked.request, None)))
         elif asked.query == "watch":
             outcome = self._runtime.watch(*values)
-            connection.send(frames.frame(frames.RESULT, (asked.request, outcome is not None)))
+            connection.send(wire_frames.frame(wire_frames.RESULT, (asked.request, outcome is not None)))
             if outcome is not None:
                 self._report_outcome(connection, asked.request, outcome)
         elif asked.query in _SLOW:
@@ -237,10 +237,10 @@ class RequestHandler:
             result = getattr(self._runtime, asked.query)(*values)
             if permissions is not None:
                 result = permissions.only_seen(asked.query, result)
-            connection.send(frames.frame(frames.RESULT, (asked.request, result)))
+            connection.send(wire_frames.frame(wire_frames.RESULT, (asked.request, result)))
 
     def _answer_slowly(
-        self, connection: Connection, permissions: Permissions | None, asked: frames.Asked, values: tuple[Any, ...]
+        self, connection: Connection, permissions: Permissions | None, asked: wire_frames.Asked, values: tuple[Any, ...]
     ) -> None:
         try:
             if asked.query in LOG_QUERIES:
@@ -249,9 +249,9 @@ class RequestHandler:
                 found = getattr(self._runtime, asked.query)(*values)
             if permissions is not None:
                 found = permissions.only_seen(asked.query, found)
-            data = frames.frame(frames.RESULT, (asked.request, found))
+            data = wire_frames.frame(wire_frames.RESULT, (asked.request, found))
         except BaseException as error:
-            data = frames.frame(frames.FAILED, (asked.request, frames.error_of(error)))
+            data = wire_frames.frame(wire_frames.FAILED, (asked.request, wire_frames.error_of(error)))
         self._post(lambda: self._answered_slowly(connection, data))
 
     def _answered_slowly(self, connection: Connection, data: bytes) -> None:
@@ -259,7 +259,7 @@ class RequestHandler:
         self._later(connection, data)
 
     def _attach(self, connection: Connection, session: GuestSession, payload: bytes) -> None:
-        request, claims = frames.decode(tuple[int, list[frames.Claim]], payload)
+        request, claims = wire_frames.decode(tuple[int, list[wire_frames.Claim]], payload)
         found: list[int] = []
         for claim in claims:
             if session.permissions is not None and not session.permissions.may(READ, claim.queue):
@@ -270,7 +270,7 @@ class RequestHandler:
             if found[-1] > 0:
                 held = Dispatch(claim.queue, claim.consumer, 0, claim.lease, claim.runs, [], 0)
                 session.hold(held, pulled=claim.pulled)
-        connection.send(frames.frame(frames.RESULT, (request, found)))
+        connection.send(wire_frames.frame(wire_frames.RESULT, (request, found)))
         self.attached.add(session.token)
 
     def commit(self) -> None:
@@ -301,7 +301,7 @@ class RequestHandler:
         if failure is None:
             assert callable(answer.reply)
             try:
-                reply = frames.frame(frames.RESULT, (answer.request, answer.reply()))
+                reply = wire_frames.frame(wire_frames.RESULT, (answer.request, answer.reply()))
                 answer.connection.send(reply)
                 return
             except Exception as error:

@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import msgspec
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.connection_options import ConnectionOptions, parse_url
 from remuda.amqp.errors import AmqpError, ChannelClosed, ConsumerCancelled
-from remuda.log.streams.numbers import STREAM
+from remuda.log.streams.stream_numbers import STREAM
 from remuda.model.errors import InvalidOption, StorageError
 from remuda.model.values.urls import AMQP, AMQPS, Url
 from remuda.model.values.urls import parse_url as parse_place

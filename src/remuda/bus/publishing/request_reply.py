@@ -12,7 +12,7 @@ import msgspec
 
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.options import read_publish_options
+from remuda.bus.publishing.publish_options import read_publish_options
 from remuda.bus.publishing.replies import ReplyListener
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.message import Message
@@ -21,7 +21,7 @@ from remuda.model.values.option_reading import read_duration
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
-    from remuda.bus.handlers.registry import HandlerRegistry
+    from remuda.bus.handlers.handler_registry import HandlerRegistry
     from remuda.bus.publishing.publisher import MessagePublisher
     from remuda.bus.testing import TestBus
 

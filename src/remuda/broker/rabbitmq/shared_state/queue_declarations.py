@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from remuda.broker.options import BrokerOptions
-from remuda.broker.rabbitmq.shared_state import definitions as defined
-from remuda.broker.rabbitmq.shared_state.definitions import QueueDefinition, change
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
-from remuda.broker.rabbitmq.shared_state.topology import Topology
+from remuda.broker.rabbitmq.shared_state import queue_definitions as defined
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
+from remuda.broker.rabbitmq.shared_state.queue_definitions import QueueDefinition, change
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
 from remuda.broker.rabbitmq.support import DEAD, refuse, refuse_change
 from remuda.model.errors import BrokerClosed, Conflict, InvalidOption, NotFound, RemudaError
 from remuda.model.operations.commands import ConfigureQueue, DeclareQueue, NamedOptions, SetStatus

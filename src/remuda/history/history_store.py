@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from remuda.history import times
+from remuda.history import duration_buckets
 from remuda.history.counting import Counts, Slot
-from remuda.history.failures import Kind
+from remuda.history.failure_kinds import Kind
 from remuda.index.port import Reached
 from remuda.model.errors import DiskFull, StorageError
 from remuda.model.operations.worker_orders import Worker
@@ -102,10 +102,10 @@ class Store:
         run = self._connection.execute
         where = (length, queue, start)
         known = run("SELECT wait, took FROM slots WHERE (length, queue, start) = (?, ?, ?)", where).fetchone()
-        wait, took = (times.packed(counts) for counts in (slot.wait, slot.took))
+        wait, took = (duration_buckets.packed(counts) for counts in (slot.wait, slot.took))
         if known is not None:
             wait, took = (
-                times.packed(times.added((old, new))) if new else old
+                duration_buckets.packed(duration_buckets.added((old, new))) if new else old
                 for old, new in zip(known, (wait, took), strict=True)
             )
         added = ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTS)

@@ -20,9 +20,9 @@ from remuda.amqp.client.connection import Connection
 from remuda.amqp.codec.properties import Properties, encode_properties
 from remuda.amqp.errors import AmqpError, ChannelClosed
 from remuda.log.streams.entries import ENTRY_BYTES, Part, decode_entry, encode_entry, encode_records
-from remuda.log.streams.numbers import ROWS, STREAM
-from remuda.log.streams.source import Place, StreamSource, check_stream, connect, read_place
-from remuda.log.tail.codec import Damaged
+from remuda.log.streams.stream_numbers import ROWS, STREAM
+from remuda.log.streams.stream_source import Place, StreamSource, check_stream, connect, read_place
+from remuda.log.tail.record_codec import Damaged
 from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, StorageError
 from remuda.model.records import Appended, Events
 from remuda.model.values.durations import SECOND, Duration, micros

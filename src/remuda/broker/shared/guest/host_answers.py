@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Carried
+from remuda.broker.shared.wire import wire_frames
+from remuda.broker.shared.wire.wire_frames import Carried
 from remuda.model.errors import NotFound, RemudaError
 from remuda.model.operations.commands import (
     Publish,
@@ -46,10 +46,10 @@ class Answers:
         self._give_back = give_back
 
     def take(self, kind: int, payload: bytes) -> None:
-        if kind == frames.RECEIPT:
-            self._receipt(*frames.decode(frames.Received, payload))
-        elif kind == frames.RESULT:
-            answer = frames.decode(frames.Answered, payload)
+        if kind == wire_frames.RECEIPT:
+            self._receipt(*wire_frames.decode(wire_frames.Received, payload))
+        elif kind == wire_frames.RESULT:
+            answer = wire_frames.decode(wire_frames.Answered, payload)
             request = self._line.requests.get(answer.request)
             if request is not None:
                 try:
@@ -60,25 +60,25 @@ class Answers:
                     self._resolve(request, result)
                 # Last, since a caller that reads may be interrupted before: then the request is sent again.
                 self._line.requests.pop(answer.request, None)
-        elif kind == frames.FAILED:
-            number, why = frames.decode(tuple[int, frames.Error], payload)
+        elif kind == wire_frames.FAILED:
+            number, why = wire_frames.decode(tuple[int, wire_frames.Error], payload)
             failed = self._line.requests.get(number)
             if failed is not None:
-                self._fail(failed, frames.raised(why))
+                self._fail(failed, wire_frames.raised(why))
                 self._line.requests.pop(number, None)
             elif number == 0:
                 _log.error("the host refused this process: %s", why.text)
-        elif kind == frames.DELIVERY:
-            tag, delivered = frames.decode(tuple[int, frames.Delivered], payload)
+        elif kind == wire_frames.DELIVERY:
+            tag, delivered = wire_frames.decode(tuple[int, wire_frames.Delivered], payload)
             self._deliver(tag, delivered)
-        elif kind == frames.CLOSED:
-            tag, why = frames.decode(tuple[int, frames.Error | None], payload)
-            self._holdings.close_inbox(tag, None if why is None else frames.raised(why))
-        elif kind == frames.CONFIRMED:
-            number, why = frames.decode(tuple[int, frames.Error | None], payload)
+        elif kind == wire_frames.CLOSED:
+            tag, why = wire_frames.decode(tuple[int, wire_frames.Error | None], payload)
+            self._holdings.close_inbox(tag, None if why is None else wire_frames.raised(why))
+        elif kind == wire_frames.CONFIRMED:
+            number, why = wire_frames.decode(tuple[int, wire_frames.Error | None], payload)
             self._holdings.confirmed(number, why)
-        elif kind == frames.NOTICES:
-            self._notices.post(frames.decode(list[Notice], payload))
+        elif kind == wire_frames.NOTICES:
+            self._notices.post(wire_frames.decode(list[Notice], payload))
 
     # Requests
 
@@ -88,7 +88,7 @@ class Answers:
         request = line.requests.get(number)
         if request is not None:
             line.published(number)
-            request.resolve(frames.plain_receipt(first, ids))
+            request.resolve(wire_frames.plain_receipt(first, ids))
             line.requests.pop(number, None)
 
     def _resolve(self, request: Request, result: Any) -> None:
@@ -124,7 +124,7 @@ class Answers:
             assert isinstance(command, Subscribe | Pull)
             self._holdings.close_inbox(command.tag, error)
         if request.query == "watch":
-            self._holdings.confirmed(request.number, frames.error_of(error))
+            self._holdings.confirmed(request.number, wire_frames.error_of(error))
         if isinstance(error, NotFound) and type(request.command) in (RemoveQueue, RemoveExchange) and request.again:
             self._resolve(request, None)  # sent again, and the last host had carried it out
             return
@@ -133,14 +133,14 @@ class Answers:
         request.fail(error)
 
     def published(self, raw: Any) -> Any:
-        receipt = frames.decode(frames.FullReceipt, raw)
-        return frames.receipt_of(receipt), receipt.watched
+        receipt = wire_frames.decode(wire_frames.FullReceipt, raw)
+        return wire_frames.receipt_of(receipt), receipt.watched
 
     def pulled(self, raw: Any) -> Carried | None:
-        return frames.carried(frames.decode(frames.Delivered, raw))
+        return wire_frames.carried(wire_frames.decode(wire_frames.Delivered, raw))
 
     def watched_again(self, number: int, raw: Any) -> None:
-        if not frames.decode(bool, raw):
+        if not wire_frames.decode(bool, raw):
             self._holdings.confirmed(number, None)  # it succeeded before the new host was asked
 
     def _took(self, request: Request, command: Pull, found: Carried | None) -> None:
@@ -156,8 +156,8 @@ class Answers:
 
     # Deliveries
 
-    def _deliver(self, tag: int, delivered: frames.Delivered) -> None:
-        found, holdings = frames.carried(delivered, tag), self._holdings
+    def _deliver(self, tag: int, delivered: wire_frames.Delivered) -> None:
+        found, holdings = wire_frames.carried(delivered, tag), self._holdings
         if found is None:
             return
         pull = holdings.pulls.pop(tag, None)

@@ -19,8 +19,8 @@ from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND, Duration
 
 if TYPE_CHECKING:
-    from remuda.broker.rabbitmq.operating import Operating
-    from remuda.broker.rabbitmq.threads import RabbitBroker
+    from remuda.broker.rabbitmq.operator_verbs import Operating
+    from remuda.broker.rabbitmq.rabbit_broker import RabbitBroker
 
 
 T = TypeVar("T")

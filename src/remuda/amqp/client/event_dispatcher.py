@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel, Reply
 from remuda.amqp.client.confirms import Receipt
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.client.delivery_parser import Deliveries
 from remuda.amqp.codec.frames import Event, method_frame
 from remuda.amqp.codec.methods import (

@@ -10,7 +10,7 @@ import msgspec
 from remuda.bus.broker_api import Clock
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.checks import Moment, check_headers, check_storable, check_target, moment
+from remuda.bus.publishing.message_checks import Moment, check_headers, check_storable, check_target, moment
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Priority, read_priority
 from remuda.model.messages import Messages, fold

@@ -19,15 +19,15 @@ from uuid import uuid4
 
 import msgspec
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
 from remuda.amqp.client.confirms import Outgoing
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
-from remuda.amqp.client.delivery import Delivery
 from remuda.amqp.codec.properties import PERSISTENT, Properties, encode_properties
 from remuda.amqp.errors import AmqpError, ChannelClosed
 from remuda.broker.rabbitmq.publishing.confirmed_sender import Sender
-from remuda.broker.rabbitmq.shared_state.definitions import BEGAN, PLANNED, Catalog, Change, QueueDefinition
+from remuda.broker.rabbitmq.shared_state.queue_definitions import BEGAN, PLANNED, Catalog, Change, QueueDefinition
 from remuda.broker.rabbitmq.support import QueueKind, parking, version_of
 from remuda.jitter import CHANCE
 from remuda.model.errors import RemudaError

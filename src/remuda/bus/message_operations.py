@@ -11,8 +11,8 @@ import msgspec
 
 from remuda.bus.errors import ResultNotReady
 from remuda.bus.publishing import bodies, tracking
-from remuda.bus.publishing.checks import Moment
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
+from remuda.bus.publishing.message_checks import Moment
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.publishing.waiting import clear_waiting, waiting_filter
 from remuda.model.errors import InvalidOption

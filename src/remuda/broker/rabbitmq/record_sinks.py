@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.connection_options import ConnectionOptions
-from remuda.log.streams.writer import StreamWriter
+from remuda.log.streams.stream_writer import StreamWriter
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.records import Appended, Events
 
@@ -30,8 +30,8 @@ _LONGEST_PAUSE: Final = 30.0
 class RecordSink(Protocol):
     """Stores records in the order in which one process appends them.
 
-    An event names its message by the number of its id (`remuda.log.streams.numbers.reference`), which every process can
-    compute; the field `first` of both kinds of records is ignored.
+    An event names its message by the number of its id (`remuda.log.streams.stream_numbers.reference`), which every
+    process can compute; the field `first` of both kinds of records is ignored.
     """
 
     @property

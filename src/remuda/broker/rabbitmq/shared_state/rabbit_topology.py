@@ -12,8 +12,8 @@ from remuda.amqp.client.connection import Connection
 from remuda.amqp.codec.methods import QueueDeclareOk
 from remuda.amqp.errors import ChannelClosed, ConnectionLost
 from remuda.broker.rabbitmq.publishing.delays import exchange_of, level_arguments, level_for
-from remuda.broker.rabbitmq.shared_state.definitions import PARKING, QueueDefinition, change
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
+from remuda.broker.rabbitmq.shared_state.queue_definitions import PARKING, QueueDefinition, change
 from remuda.broker.rabbitmq.support import DEAD, QueueKind, native, parking, parks_natively, version_of
 from remuda.model.errors import Conflict
 from remuda.model.message import MAX_PRIORITY

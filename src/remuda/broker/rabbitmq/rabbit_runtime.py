@@ -19,26 +19,26 @@ from remuda.amqp.client.connection import Connection
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.delivering.notices import NoticeBoard
 from remuda.broker.options import BrokerOptions
-from remuda.broker.rabbitmq import settings
-from remuda.broker.rabbitmq.consuming.consumers import Consumers
-from remuda.broker.rabbitmq.consuming.consuming import Consuming
+from remuda.broker.rabbitmq import url_settings
 from remuda.broker.rabbitmq.consuming.fetcher import Fetcher
-from remuda.broker.rabbitmq.consuming.settling import Settler
+from remuda.broker.rabbitmq.consuming.handing_out import Consuming
+from remuda.broker.rabbitmq.consuming.queue_consumers import Consumers
+from remuda.broker.rabbitmq.consuming.settler import Settler
 from remuda.broker.rabbitmq.publishing.confirmed_sender import Sender
-from remuda.broker.rabbitmq.publishing.publishing import Publishing
+from remuda.broker.rabbitmq.publishing.publication import Publishing
 from remuda.broker.rabbitmq.publishing.routers import Routers
-from remuda.broker.rabbitmq.records import NoRecords, RecordSink, StreamRecords
-from remuda.broker.rabbitmq.settings import RabbitSettings
-from remuda.broker.rabbitmq.shared_state import definitions as defined
-from remuda.broker.rabbitmq.shared_state.definitions import Change, change
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.record_sinks import NoRecords, RecordSink, StreamRecords
+from remuda.broker.rabbitmq.shared_state import queue_definitions as defined
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.message_ids import Ids
-from remuda.broker.rabbitmq.shared_state.queues import Queues
-from remuda.broker.rabbitmq.shared_state.topology import Topology
+from remuda.broker.rabbitmq.shared_state.queue_declarations import Queues
+from remuda.broker.rabbitmq.shared_state.queue_definitions import Change, change
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
 from remuda.broker.rabbitmq.support import DEAD
 from remuda.broker.rabbitmq.upkeep import Upkeep, WorkerClaim
+from remuda.broker.rabbitmq.url_settings import RabbitSettings
 from remuda.log.eventlog import EventLog
-from remuda.log.streams.numbers import STREAM
+from remuda.log.streams.stream_numbers import STREAM
 from remuda.model.document import Document, document
 from remuda.model.errors import NotFound, RemudaError, Unsupported
 from remuda.model.operations.commands import RemoveQueue, SetStatus
@@ -49,7 +49,7 @@ from remuda.model.records import Event
 from remuda.model.state import State
 
 if TYPE_CHECKING:
-    from remuda.log.streams.log import StreamLog
+    from remuda.log.streams.stream_log import StreamLog
 
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _AGAIN: Final = 1.0
@@ -111,7 +111,7 @@ class Runtime:
     def open(self) -> Runtime:
         try:
             for connection in (self.consuming_connection, self.publishing_connection):
-                connection.open(min(settings.OPEN, connection.options.reply_timeout))
+                connection.open(min(url_settings.OPEN, connection.options.reply_timeout))
             self.sender.open()
             self.topology.open()
             self._claim.renew()
@@ -224,7 +224,7 @@ class Runtime:
             self.records.flush()  # so that the stream exists
         with self._guard:
             if self._log is None:
-                from remuda.log.streams.log import StreamLog  # loads Arrow
+                from remuda.log.streams.stream_log import StreamLog  # loads Arrow
 
                 self._log = StreamLog(self.settings.connection, self.settings.log or STREAM)
             return self._log

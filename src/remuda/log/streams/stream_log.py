@@ -14,10 +14,10 @@ from remuda.log.sealed.arrow import pa
 from remuda.log.sealed.arrow_records import event_batch, message_batch
 from remuda.log.sealed.table_schemas import MESSAGES_SCHEMA
 from remuda.log.streams.entries import Entry, decode_entry
-from remuda.log.streams.numbers import GONE, STREAM, creation_time, entry_after, entry_of, first_of, reference
 from remuda.log.streams.references import References
-from remuda.log.streams.source import Place, RawEntry, StreamSource
-from remuda.log.tail.codec import Damaged
+from remuda.log.streams.stream_numbers import GONE, STREAM, creation_time, entry_after, entry_of, first_of, reference
+from remuda.log.streams.stream_source import Place, RawEntry, StreamSource
+from remuda.log.tail.record_codec import Damaged
 from remuda.log.tail.regroup import join_appended, offset_since, slice_appended
 from remuda.model.message import Message
 from remuda.model.messages import cell

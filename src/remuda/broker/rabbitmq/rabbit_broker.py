@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from remuda.amqp.errors import ChannelClosed
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
+from remuda.broker.embedded.clock import Clock
+from remuda.broker.options import BrokerOptions
 from remuda.broker.port import Broker, Subscription
 from remuda.broker.rabbitmq.consuming.fetcher import GATHER, LINGER, Arrival, Fetcher
-from remuda.broker.rabbitmq.operating import Operating
-from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.operator_verbs import Operating
+from remuda.broker.rabbitmq.rabbit_runtime import Runtime
+from remuda.broker.rabbitmq.record_sinks import RecordSink
 from remuda.broker.rabbitmq.shared_state.schedule_runs import ScheduleRuns
 from remuda.broker.rabbitmq.support import refuse_keep, refuse_note, refuse_once
 from remuda.model.errors import ConsumersFull, Unsupported
@@ -22,11 +25,21 @@ from remuda.model.queues.notices import NoticeKind
 from remuda.model.queues.options import Status
 from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND, Duration
+from remuda.model.values.urls import parse_url
 
 if TYPE_CHECKING:
-    from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
+    from remuda.broker.rabbitmq.async_rabbit_broker import AsyncRabbitBroker
 
 _ACCESS_REFUSED: Final = 403
+
+
+def open_rabbit_broker(
+    url: str, *, clock: Clock | None = None, records: RecordSink | None = None, **options: Any
+) -> RabbitBroker:
+    """Open the broker at `amqp://user:password@host1,host2/vhost`."""
+    broker = RabbitBroker(Runtime(url, BrokerOptions.parse(**options), clock, records).open())
+    broker.place = str(parse_url(url))
+    return broker
 
 
 class RabbitBroker(Broker):
@@ -45,7 +58,7 @@ class RabbitBroker(Broker):
     def aio(self) -> AsyncRabbitBroker:
         """The same broker for coroutines."""
         if self._aio is None:
-            from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
+            from remuda.broker.rabbitmq.async_rabbit_broker import AsyncRabbitBroker
 
             self._aio = AsyncRabbitBroker(self)
         return self._aio

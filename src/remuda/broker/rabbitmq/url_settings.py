@@ -9,8 +9,8 @@ import msgspec
 
 from remuda.amqp.connection_options import URL_OPTIONS, ConnectionOptions, parse_url
 from remuda.broker.rabbitmq.support import QueueKind
-from remuda.log.streams.numbers import STREAM
-from remuda.log.streams.source import BROKER_OPTIONS
+from remuda.log.streams.stream_numbers import STREAM
+from remuda.log.streams.stream_source import BROKER_OPTIONS
 from remuda.model.errors import InvalidOption
 from remuda.model.message import MAX_PRIORITY
 from remuda.model.values.option_reading import read_enum, unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from remuda.log.disk.port import AppendFile
+from remuda.log.disk.disk_port import AppendFile
 
 
 class MemoryDisk:

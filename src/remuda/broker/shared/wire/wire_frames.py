@@ -14,7 +14,7 @@ import msgspec
 
 from remuda.broker.shared.wire.permissions import Grants
 from remuda.core.effects import Dispatch
-from remuda.log.tail import codec
+from remuda.log.tail import record_codec
 from remuda.model import errors
 from remuda.model.document import Document
 from remuda.model.errors import InvalidOption, Refused, RemudaError
@@ -136,13 +136,13 @@ class Single(msgspec.Struct, frozen=True, array_like=True):
     topics: tuple[str, ...]
     object: str | None
     key: str | None
-    timestamp: codec.Time | None
+    timestamp: record_codec.Time | None
     mime_type: str
     headers: dict[str, str]
     priority: int
-    created: codec.Time
-    expires: codec.Time | None
-    due: codec.Time | None
+    created: record_codec.Time
+    expires: record_codec.Time | None
+    due: record_codec.Time | None
     wire: bytes | None
 
 
@@ -331,13 +331,13 @@ class Buffer:
 def columns_of(messages: Messages) -> msgspec.Raw:
     created = messages.created
     record = Appended(0, created if type(created) is int else 0, messages, (), None)
-    return msgspec.Raw(codec.encode_appended(record, 0))
+    return msgspec.Raw(record_codec.encode_appended(record, 0))
 
 
 def messages_of(columns: msgspec.Raw) -> Messages:
     try:
-        record = codec.decode(codec.MESSAGES, columns).record
-    except codec.Damaged as error:
+        record = record_codec.decode(record_codec.MESSAGES, columns).record
+    except record_codec.Damaged as error:
         raise WireError(str(error)) from error
     assert isinstance(record, Appended)
     messages = record.messages

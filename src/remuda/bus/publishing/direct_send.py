@@ -12,10 +12,10 @@ from remuda.bus.handlers.call import HandlerCall, is_plain
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
+from remuda.bus.handlers.handler_registry import HandlerRegistry
 from remuda.bus.handlers.loops import drive, drive_async
 from remuda.bus.handlers.middleware import MiddlewareStack
-from remuda.bus.handlers.registry import HandlerRegistry
-from remuda.bus.publishing.options import read_publish_options
+from remuda.bus.publishing.publish_options import read_publish_options
 from remuda.bus.publishing.publisher import MessagePublisher
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import Message

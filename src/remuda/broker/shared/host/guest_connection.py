@@ -7,10 +7,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Hello
+from remuda.broker.shared.wire import wire_frames
 from remuda.broker.shared.wire.nonblocking import send_at_once
 from remuda.broker.shared.wire.poller import READ
+from remuda.broker.shared.wire.wire_frames import Hello
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.delivering.attempts import AttemptMarks
@@ -42,12 +42,12 @@ class Gate(Protocol):
 class Connection:
     """A socket that does not block, and the bytes on their way through it."""
 
-    def __init__(self, peer: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
+    def __init__(self, peer: socket.socket, gate: Gate, *, local: bool, limit: int = wire_frames.MAX_FRAME) -> None:
         self.peer = peer
         self.gate = gate
         self.local = local
         self.session: GuestSession | None = None
-        self.buffer = frames.Buffer(limit)
+        self.buffer = wire_frames.Buffer(limit)
         self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = 0
         self.closing = False
@@ -104,7 +104,9 @@ class Connection:
 class Listener:
     """A socket that accepts guests."""
 
-    def __init__(self, listening: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
+    def __init__(
+        self, listening: socket.socket, gate: Gate, *, local: bool, limit: int = wire_frames.MAX_FRAME
+    ) -> None:
         self.socket = listening
         self.gate = gate
         self._local = local

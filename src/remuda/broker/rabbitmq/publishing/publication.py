@@ -19,10 +19,10 @@ from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq.publishing import codec
 from remuda.broker.rabbitmq.publishing.confirmed_sender import Sender, Sent
 from remuda.broker.rabbitmq.publishing.delays import exchange_of, level_for
-from remuda.broker.rabbitmq.records import NoRecords, RecordSink
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.record_sinks import NoRecords, RecordSink
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.message_ids import Ids, number_of, runs_of
-from remuda.broker.rabbitmq.shared_state.topology import CHANNELS, TOPICS, Topology, routing_keys
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import CHANNELS, TOPICS, Topology, routing_keys
 from remuda.core.routing import PatternTrie
 from remuda.model.errors import (
     BrokerClosed,

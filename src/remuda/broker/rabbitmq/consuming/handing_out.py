@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, cast
 
+from remuda.amqp.client.amqp_delivery import Delivery
 from remuda.amqp.client.channel import Channel
-from remuda.amqp.client.delivery import Delivery
 from remuda.broker.embedded.delivering.notices import NoticeBoard
-from remuda.broker.rabbitmq.consuming import settling
+from remuda.broker.rabbitmq.consuming import settler
 from remuda.broker.rabbitmq.consuming.delivery_groups import (
     Group,
     Runs,
@@ -24,13 +24,13 @@ from remuda.broker.rabbitmq.consuming.delivery_groups import (
 )
 from remuda.broker.rabbitmq.consuming.fetcher import FRONT, Fetcher
 from remuda.broker.rabbitmq.consuming.held_deliveries import HeldDeliveries, HeldDelivery
-from remuda.broker.rabbitmq.consuming.settling import Plan, Settler
+from remuda.broker.rabbitmq.consuming.settler import Plan, Settler
 from remuda.broker.rabbitmq.publishing import codec
 from remuda.broker.rabbitmq.publishing.codec import Incoming
-from remuda.broker.rabbitmq.records import NoRecords, RecordSink
-from remuda.broker.rabbitmq.shared_state.definitions import QueueDefinition
-from remuda.broker.rabbitmq.shared_state.journal import Definitions
+from remuda.broker.rabbitmq.record_sinks import NoRecords, RecordSink
+from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.message_ids import runs_of
+from remuda.broker.rabbitmq.shared_state.queue_definitions import QueueDefinition
 from remuda.core.effects import Dispatch
 from remuda.model.errors import NotFound, QueueNotAccepting
 from remuda.model.messages import Messages
@@ -119,7 +119,7 @@ class Consuming:
             self._record_succeeded(held.queue, groups, settlement.consumer, now)
             return held.channel.ack(deliveries_of(groups))
         items = items_of(groups)
-        plan = settling.plan(held, items, settlement, definition, now)
+        plan = settler.plan(held, items, settlement, definition, now)
         if not whole:
             self.record(plan.events, now)
 
@@ -154,7 +154,7 @@ class Consuming:
         for item in items:
             changes = {"attempts": item.attempt - 1}
             properties = codec.again(item, changes, parked=False)
-            plan.outgoing.append(settling.route_to(plan, queue, properties, item, 0))
+            plan.outgoing.append(settler.route_to(plan, queue, properties, item, 0))
         return self._settler.carry_out(plan, channel, items)
 
     def time_out(self, lease: int) -> None:
@@ -167,7 +167,7 @@ class Consuming:
         if definition is None:
             return
         now, items = self._clock(), items_of(groups)
-        plan = settling.plan(held, items, Settlement(Outcome.NACK, LATE), definition, now)
+        plan = settler.plan(held, items, Settlement(Outcome.NACK, LATE), definition, now)
         if self._notices.wanted:
             self._post(NoticeKind.ACKNOWLEDGE_TIMED_OUT, numbers_of(groups), held.queue, now)
         self.record(plan.events, now)
@@ -246,7 +246,7 @@ class Consuming:
 
     def _record_succeeded(self, queue: str, groups: list[Group], consumer: str | None, now: int) -> None:
         if self._keeps_records:
-            self.record(settling.succeeded(queue, numbers_of(groups), consumer), now)
+            self.record(settler.succeeded(queue, numbers_of(groups), consumer), now)
         else:
             for state in (State.SUCCESS, State.COMPLETED):
                 self._count(queue, state, count_of(groups))
@@ -285,16 +285,16 @@ def _set_aside(plan: Plan, queue: str, item: Incoming, options: QueueOptions, no
     expires = item.meta.expires
     limit = options.message_timeout
     if item.invalid is not None:
-        settling.end_message(plan, queue, item, State.INVALID, item.invalid, now)
+        settler.end_message(plan, queue, item, State.INVALID, item.invalid, now)
     elif (expires is not None and expires <= now) or (limit and item.message.created + limit <= now):
         to = options.expired_queue or options.dead_letter_queue
-        settling.end_message(plan, queue, item, State.DEAD, "expired", now, to=to)
+        settler.end_message(plan, queue, item, State.DEAD, "expired", now, to=to)
     elif item.meta.wait > now:
         properties = codec.again(item, {"attempts": item.attempt - 1}, parked=False)
-        plan.outgoing.append(settling.route_to(plan, queue, properties, item, item.meta.wait - now))
+        plan.outgoing.append(settler.route_to(plan, queue, properties, item, item.meta.wait - now))
     elif options.delivery_limit and item.attempt - 1 > options.delivery_limit:
         why = "consumer lost; delivery limit reached"
-        settling.end_message(plan, queue, item, State.DEAD, why, now, to=options.dead_letter_queue)
+        settler.end_message(plan, queue, item, State.DEAD, why, now, to=options.dead_letter_queue)
     else:
         return False
     return True

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from remuda.broker.shared.wire import frames
-from remuda.broker.shared.wire.frames import Hello, Welcome, WireError
+from remuda.broker.shared.wire import wire_frames
+from remuda.broker.shared.wire.wire_frames import Hello, Welcome, WireError
 
 if TYPE_CHECKING:
     from remuda.broker.shared.guest.guest import Guest
@@ -43,7 +43,7 @@ class Link(NamedTuple):
     """A connection to a host that has admitted us."""
 
     peer: socket.socket
-    buffer: frames.Buffer
+    buffer: wire_frames.Buffer
     welcome: Welcome
     clock_offset: int
     """How far the host's clock is ahead of `monotonic_micros`."""
@@ -60,8 +60,8 @@ def join(peer: socket.socket, hello: Hello, patience: float) -> Link:
     try:
         with contextlib.suppress(OSError):
             peer.settimeout(patience)
-        peer.sendall(frames.frame(frames.HELLO, hello))
-        buffer = frames.Buffer()
+        peer.sendall(wire_frames.frame(wire_frames.HELLO, hello))
+        buffer = wire_frames.Buffer()
         asked_at = monotonic_micros()
         welcome = _welcome(peer, buffer)
         if welcome.epoch < hello.epoch:
@@ -73,7 +73,7 @@ def join(peer: socket.socket, hello: Hello, patience: float) -> Link:
     return Link(peer, buffer, welcome, welcome.now - (asked_at + monotonic_micros()) // 2)
 
 
-def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
+def _welcome(peer: socket.socket, buffer: wire_frames.Buffer) -> Welcome:
     first: tuple[int, bytes] | None = None
     while first is None:
         data = peer.recv(_READ)
@@ -81,16 +81,16 @@ def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
             raise ConnectionResetError("the host closed the connection")
         first = next(buffer.feed(data), None)  # later frames stay in the buffer
     kind, payload = first
-    if kind == frames.FAILED:
-        raise frames.raised(frames.decode(tuple[int, frames.Error], payload)[1])
-    if kind == frames.MOVING:
+    if kind == wire_frames.FAILED:
+        raise wire_frames.raised(wire_frames.decode(tuple[int, wire_frames.Error], payload)[1])
+    if kind == wire_frames.MOVING:
         raise ConnectionResetError("the host is shutting down")
-    if kind != frames.WELCOME:
+    if kind != wire_frames.WELCOME:
         raise WireError("the host did not say hello; is this another program's port?")
-    welcome: Welcome = frames.decode(Welcome, payload)
-    if welcome.version != frames.VERSION:
+    welcome: Welcome = wire_frames.decode(Welcome, payload)
+    if welcome.version != wire_frames.VERSION:
         raise WireError(
-            f"the host speaks version {welcome.version} of Remuda's wire, this process {frames.VERSION}; "
+            f"the host speaks version {welcome.version} of Remuda's wire, this process {wire_frames.VERSION}; "
             "run the same version of Remuda on both sides"
         )
     return welcome
