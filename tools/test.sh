@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests, two processes beside each other. If a few fail, they are run again one at a time, which tells a test
-# that a busy machine broke from one that is broken: those that fail again fail the run, and the others are named.
+# that a busy machine broke from one that is broken: those that fail again fail the run, and the others are named. The
+# files that took longest are listed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,8 +11,9 @@ AGAIN=8
 
 # Another process takes over from one that crashed, and the test that it was running counts as failed.
 $PYTHON -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 3 \
-    --cache-clear -o cache_dir=$CACHE "$@" | tee $CACHE.txt
+    --cache-clear -o cache_dir=$CACHE --junitxml=$CACHE.xml "$@" | tee $CACHE.txt
 code=$?
+$PYTHON tools/slowest.py $CACHE.xml
 [ $code -eq 1 ] || exit $code
 
 failed=$($PYTHON - $CACHE <<'END'

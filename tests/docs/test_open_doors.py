@@ -89,6 +89,16 @@ def test_files_that_contributing_names_are_there() -> None:
         assert (ROOT / path).exists() or path == "docs/spec.md", path
 
 
+def test_files_that_the_architecture_names_are_there() -> None:
+    """With their folders where two have the same name, else by name alone."""
+    files = [path for folder in ("src/remuda", "src", "tests") for path in (ROOT / folder).rglob("*.*")]
+    names = {path.name for path in files} | {path.name for path in ROOT.glob("*.py")}
+    for path in re.findall(r"`([a-z_/]+\.(?:py|c))[`:]", (ROOT / "docs/architecture.md").read_text()):
+        if "/" in path:
+            assert any((ROOT / folder / path).exists() for folder in ("src/remuda", "src", ".", "tests")), path
+        assert path.rpartition("/")[2] in names, path
+
+
 def test_the_image_is_made_of_files_that_are_there_and_not_left_out() -> None:
     """No Docker here: the steps' files are looked for instead, with what hatch needs to build the wheel."""
     copied = [
