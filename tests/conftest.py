@@ -92,6 +92,8 @@ def _is_quick(item: pytest.Item) -> bool:
 
 
 def _is_in_sample(item: pytest.Item) -> bool:
+    if item.get_closest_marker("repeated") is not None:
+        return False
     if (call := getattr(item, "callspec", None)) is None:
         return True
     if call.params.get("backend") != _REPEATED.get(item.nodeid.partition("::")[0], ""):

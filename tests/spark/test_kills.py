@@ -13,7 +13,11 @@ from tests.spark.kills import play
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("names", "collecting"), [("archive,lifecycle", True), ("archive,lifecycle,metrics,index", False)]
+    ("names", "collecting"),
+    [
+        pytest.param("archive,lifecycle", True, marks=pytest.mark.repeated("test_bucket.py, in a bucket")),
+        ("archive,lifecycle,metrics,index", False),
+    ],
 )
 def test_p7_killed_drivers_lose_and_double_nothing(tmp_path: Path, names: str, collecting: bool) -> None:
     play(tmp_path, 2, 11, names, collecting=collecting)
