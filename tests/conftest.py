@@ -58,7 +58,11 @@ _SKIPPED: Final = "skipped: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="everything on every face, also where a sample is usual")
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="everything on every face, also where a sample is usual, and what is thorough",
+    )
     parser.addoption("--quick", action="store_true", help="only what needs no server, JVM or browser, in a minute")
 
 
@@ -92,7 +96,7 @@ def _is_quick(item: pytest.Item) -> bool:
 
 
 def _is_in_sample(item: pytest.Item) -> bool:
-    if item.get_closest_marker("repeated") is not None:
+    if item.get_closest_marker("thorough") is not None:
         return False
     if (call := getattr(item, "callspec", None)) is None:
         return True

@@ -40,6 +40,7 @@ def test_throughput_is_measured_for_all_sides() -> None:
     assert list(musts.findings({found.name: found}))
 
 
+@pytest.mark.thorough("the sides are those of the throughput")
 @pytest.mark.usefixtures("tiny")
 def test_latency_is_measured_for_all_sides() -> None:
     found = rows.BUS_ROWS[rows.LATENCY](SHORT)

@@ -15,7 +15,7 @@ from tests.spark.kills import play
 @pytest.mark.parametrize(
     ("names", "collecting"),
     [
-        pytest.param("archive,lifecycle", True, marks=pytest.mark.repeated("test_bucket.py, in a bucket")),
+        pytest.param("archive,lifecycle", True, marks=pytest.mark.thorough("test_bucket.py, in a bucket")),
         ("archive,lifecycle,metrics,index", False),
     ],
 )

@@ -19,8 +19,8 @@ from remuda.lake.catalog import TableCatalog
 from remuda.lake.catalog import catalog as open_catalog
 from remuda.lake.files import GRACE_SECONDS, LEEWAY_SECONDS, TABLES, DataFile, folder_of
 from remuda.lake.manifests import (
-    Entry,
     Manifest,
+    ManifestEntry,
     Status,
     decode_list,
     decode_manifest,
@@ -132,7 +132,7 @@ class IcebergLakehouse:
         self, added: Sequence[DataFile], dropped: frozenset[str], snapshot: int, sequence: int
     ) -> Iterator[Manifest]:
         """The manifests of the next version. One is rewritten if a file leaves it, or a new one fits into it."""
-        fresh = [Entry(file, Status.ADDED, snapshot, sequence) for file in added]
+        fresh = [ManifestEntry(file, Status.ADDED, snapshot, sequence) for file in added]
         old = [manifest for manifest in self._manifests if manifest.live]
         files = sum(len(manifest.live) for manifest in old)
         sparse = len(old) > 2 * (files // FILES_PER_MANIFEST) + 10
@@ -154,7 +154,7 @@ class IcebergLakehouse:
         for at in range(0, len(fresh), FILES_PER_MANIFEST):
             yield self._written(fresh[at : at + FILES_PER_MANIFEST], snapshot, sequence)
 
-    def _written(self, entries: Sequence[Entry], snapshot: int, sequence: int) -> Manifest:
+    def _written(self, entries: Sequence[ManifestEntry], snapshot: int, sequence: int) -> Manifest:
         name = f"{uuid.uuid4().hex}-m0.avro"
         data = encode_manifest(entries, self._location, self._schema_text)
         write_file(self._folder / name, data)

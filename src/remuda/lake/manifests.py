@@ -27,7 +27,7 @@ class Status(IntEnum):
     DELETED = 2
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ManifestEntry(msgspec.Struct, frozen=True):
     """A file in a manifest, and the version that brought it or took it away."""
 
     file: DataFile
@@ -39,10 +39,10 @@ class Entry(msgspec.Struct, frozen=True):
     def live(self) -> bool:
         return self.status != Status.DELETED
 
-    def kept(self) -> Entry:
+    def kept(self) -> ManifestEntry:
         return msgspec.structs.replace(self, status=Status.EXISTING)
 
-    def dropped(self, snapshot: int) -> Entry:
+    def dropped(self, snapshot: int) -> ManifestEntry:
         return msgspec.structs.replace(self, status=Status.DELETED, snapshot=snapshot)
 
 
@@ -53,10 +53,10 @@ class Manifest(msgspec.Struct, frozen=True):
     size: int
     snapshot: int
     sequence: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
 
     @property
-    def live(self) -> tuple[Entry, ...]:
+    def live(self) -> tuple[ManifestEntry, ...]:
         return tuple(entry for entry in self.entries if entry.live)
 
 
@@ -127,7 +127,7 @@ _LISTED: Final = {
 }
 
 
-def encode_manifest(entries: Iterable[Entry], location: str, schema: str) -> bytes:
+def encode_manifest(entries: Iterable[ManifestEntry], location: str, schema: str) -> bytes:
     """With the table's `schema` as JSON."""
     metadata = {
         "schema": schema,
@@ -140,7 +140,7 @@ def encode_manifest(entries: Iterable[Entry], location: str, schema: str) -> byt
     return encode_file(_ENTRY, [_written(entry, location) for entry in entries], metadata)
 
 
-def decode_manifest(data: bytes, location: str, sequence: int) -> tuple[Entry, ...]:
+def decode_manifest(data: bytes, location: str, sequence: int) -> tuple[ManifestEntry, ...]:
     return tuple(_read(record, location, sequence) for record in decode_file(data))
 
 
@@ -158,7 +158,7 @@ def decode_list(data: bytes) -> list[dict[str, Any]]:
     return decode_file(data)
 
 
-def _written(entry: Entry, location: str) -> dict[str, Any]:
+def _written(entry: ManifestEntry, location: str) -> dict[str, Any]:
     file = entry.file
     inherited = entry.status == Status.ADDED
     return {
@@ -179,10 +179,10 @@ def _written(entry: Entry, location: str) -> dict[str, Any]:
     }
 
 
-def _read(record: dict[str, Any], location: str, sequence: int) -> Entry:
+def _read(record: dict[str, Any], location: str, sequence: int) -> ManifestEntry:
     file = record["data_file"]
     own = record["sequence_number"]
-    return Entry(
+    return ManifestEntry(
         DataFile(
             path=file["file_path"].removeprefix(f"{location}/"),
             first=_bound(file.get("lower_bounds")),

@@ -29,7 +29,7 @@ from remuda.log.tail.segment_index import SegmentIndex
 from remuda.log.tail.tail_frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
 from remuda.log.tail.write_position import WritePosition
 from remuda.log.tail.writer import LogOptions as LogOptions
-from remuda.log.tail.writer import Part, TailWriter, WriteBatch, broken, passes
+from remuda.log.tail.writer import SegmentPart, TailWriter, WriteBatch, broken, passes
 from remuda.model.errors import DirectoryInUse, StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
@@ -70,7 +70,7 @@ class Log(WritePosition):
         self._upcoming = TailSegment(found.next_sequence, new_marker(), Counters(0, 0, 0))
         self._begun = 0
         """The time of the first record in the active segment."""
-        self._pending: list[Part] = []
+        self._pending: list[SegmentPart] = []
         self._gathered: list[Record] = []
         """Records that are not encoded yet, behind everything that is pending."""
         self._gathered_bytes = 0
@@ -206,7 +206,7 @@ class Log(WritePosition):
             if segment is None or (byte >= self._full and self._is_over(segment, length + FRAME_BYTES)):
                 segment, byte = self._segment(), 0
             if not self._pending or self._pending[-1].segment is not segment:
-                self._pending.append(Part(segment))
+                self._pending.append(SegmentPart(segment))
             chunks = self._pending[-1].chunks
             if byte == 0:
                 self._begin(segment)
@@ -229,7 +229,7 @@ class Log(WritePosition):
         segment, pending = self._active, self._pending
         assert segment is not None
         if not pending or pending[-1].segment is not segment:
-            pending.append(Part(segment))
+            pending.append(SegmentPart(segment))
         pending[-1].chunks.append(frame)
         if self._byte >= self._full:
             self.room = 0
@@ -269,7 +269,7 @@ class Log(WritePosition):
         except BaseException as error:
             if not passes(error):
                 self._fail(error)
-            self._pending.append(Part(segment, [data]))
+            self._pending.append(SegmentPart(segment, [data]))
             raise
         return size
 

@@ -81,7 +81,7 @@ class Scaled(NamedTuple):
         return format(self.decimal(), "f")
 
 
-class Entry(NamedTuple):
+class FieldEntry(NamedTuple):
     """Where one entry of an encoded table lies: key, tag, and the offsets of its beginning, its value and its end."""
 
     key: bytes
@@ -123,7 +123,7 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
     return b"".join(out)
 
 
-def scan(raw: bytes) -> Iterator[Entry]:
+def scan(raw: bytes) -> Iterator[FieldEntry]:
     """The entries of an encoded table, without decoding their values."""
     position, end = 0, len(raw)
     while position < end:
@@ -137,7 +137,7 @@ def scan(raw: bytes) -> Iterator[Entry]:
         after = position + _size(raw, tag, position, end)
         if after > end:
             raise _short()
-        yield Entry(key, tag, start, position, after)
+        yield FieldEntry(key, tag, start, position, after)
         position = after
 
 
@@ -148,7 +148,7 @@ def with_entries(raw: bytes, entries: Mapping[str, Any], *, without: frozenset[s
     return kept + encode_table(entries)
 
 
-def entry_value(raw: bytes, entry: Entry) -> Any:
+def entry_value(raw: bytes, entry: FieldEntry) -> Any:
     """The decoded value of one entry."""
     return _value(raw, entry.tag, entry.value, entry.end, 0)[0]
 

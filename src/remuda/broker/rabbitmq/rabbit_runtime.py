@@ -33,7 +33,7 @@ from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.message_ids import Ids
 from remuda.broker.rabbitmq.shared_state.queue_declarations import Queues
 from remuda.broker.rabbitmq.shared_state.queue_definitions import Change, change
-from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import RabbitTopology
 from remuda.broker.rabbitmq.support import DEAD
 from remuda.broker.rabbitmq.upkeep import Upkeep, WorkerClaim
 from remuda.broker.rabbitmq.url_settings import RabbitSettings
@@ -85,7 +85,7 @@ class Runtime:
             self.consuming_connection, self.sender, self._defined, self._lost_definitions, self.clock,
             plain.reply_timeout,
         )  # fmt: skip
-        self.topology = Topology(
+        self.topology = RabbitTopology(
             self.consuming_connection, self.definitions, self.settings.queue_type, self.clock,
             max_priority=self.settings.max_priority, uses_existing=self.settings.uses_existing,
         )  # fmt: skip

@@ -28,7 +28,7 @@ _MESSAGES: Final = 1
 _EVENTS: Final = 2
 
 
-class Part(NamedTuple):
+class EntryPart(NamedTuple):
     """Encoded rows of one kind."""
 
     kind: int
@@ -49,7 +49,7 @@ class _Group(msgspec.Struct, array_like=True):
     references: bytes
 
 
-class Entry(msgspec.Struct, frozen=True):
+class StreamEntry(msgspec.Struct, frozen=True):
     """An entry as it was read."""
 
     number: int
@@ -118,25 +118,25 @@ _decode_groups: Final = msgspec.msgpack.Decoder(list[_Group]).decode
 _ids: Final = msgspec.msgpack.Decoder(_Ids).decode
 
 
-def encode_entry(writer: bytes, sequence: int, time: int, parts: Sequence[Part]) -> bytes:
+def encode_entry(writer: bytes, sequence: int, time: int, parts: Sequence[EntryPart]) -> bytes:
     return checked.pack(MAGIC, _encode((writer, sequence, time, parts)))
 
 
-def decode_entry(number: int, body: bytes) -> Entry:
+def decode_entry(number: int, body: bytes) -> StreamEntry:
     """The entry of these bytes; raises `Damaged` where they are none."""
     try:
         entry = _decode_entry(checked.unpack(MAGIC, body))
     except ValueError as error:
         raise Damaged(f"entry {number} of the stream cannot be read: {error}") from error
-    found = Entry(number, entry.writer, entry.sequence, entry.time, entry.parts)
+    found = StreamEntry(number, entry.writer, entry.sequence, entry.time, entry.parts)
     if max(found.message_count, found.event_count) > ROWS:
         raise Damaged(f"entry {number} of the stream claims to hold more than {ROWS} rows")
     return found
 
 
-def encode_records(records: Sequence[Appended | Events]) -> list[Part]:
+def encode_records(records: Sequence[Appended | Events]) -> list[EntryPart]:
     """Records as parts of entries, none larger than an entry should be unless it is one message."""
-    parts: list[Part] = []
+    parts: list[EntryPart] = []
     groups: list[_Group] = []
     for record in records:
         if isinstance(record, Events):
@@ -147,7 +147,7 @@ def encode_records(records: Sequence[Appended | Events]) -> list[Part]:
         if record.messages.ids is None:
             raise InvalidMessage("a message must have its id before it is logged; nothing was logged")
         for piece in regroup([record], ROWS, ENTRY_BYTES):
-            parts.append(Part(_MESSAGES, len(piece), record_codec.encode(piece, 0, 0)[1]))
+            parts.append(EntryPart(_MESSAGES, len(piece), record_codec.encode(piece, 0, 0)[1]))
     return parts + _event_parts(groups)
 
 
@@ -166,8 +166,8 @@ def _grouped(record: Events) -> Iterator[_Group]:
         yield _Group(record.time, before, references.tobytes())
 
 
-def _event_parts(groups: Sequence[_Group]) -> list[Part]:
-    parts: list[Part] = []
+def _event_parts(groups: Sequence[_Group]) -> list[EntryPart]:
+    parts: list[EntryPart] = []
     chosen: list[_Group] = []
     rows = size = 0
     for group in groups:
@@ -175,13 +175,13 @@ def _event_parts(groups: Sequence[_Group]) -> list[Part]:
             count = len(piece.references) // 8
             weight = len(piece.references) + len(piece.event.detail or "") + len(piece.event.reason or "") + 64
             if chosen and (rows + count > ROWS or size + weight > ENTRY_BYTES):
-                parts.append(Part(_EVENTS, rows, _encode(chosen)))
+                parts.append(EntryPart(_EVENTS, rows, _encode(chosen)))
                 chosen, rows, size = [], 0, 0
             chosen.append(piece)
             rows += count
             size += weight
     if chosen:
-        parts.append(Part(_EVENTS, rows, _encode(chosen)))
+        parts.append(EntryPart(_EVENTS, rows, _encode(chosen)))
     return parts
 
 

@@ -13,7 +13,7 @@ from remuda.log.eventlog import Columns, Ends, EventLog, Wanted
 from remuda.log.sealed.arrow import pa
 from remuda.log.sealed.arrow_records import event_batch, message_batch
 from remuda.log.sealed.table_schemas import MESSAGES_SCHEMA
-from remuda.log.streams.entries import Entry, decode_entry
+from remuda.log.streams.entries import StreamEntry, decode_entry
 from remuda.log.streams.references import References
 from remuda.log.streams.stream_numbers import GONE, STREAM, creation_time, entry_after, entry_of, first_of, reference
 from remuda.log.streams.stream_source import Place, RawEntry, StreamSource
@@ -57,7 +57,7 @@ class StreamLog(EventLog):
         self._source = StreamSource(where, stream)
         self._references = References()
         self._damaged: dict[range, None] = {}
-        self._seen: Entry | None = None
+        self._seen: StreamEntry | None = None
         self._known = 0
 
     def __repr__(self) -> str:
@@ -94,20 +94,20 @@ class StreamLog(EventLog):
         """The number that comes next, of messages and of events alike."""
         return first_of(self._next_entry())
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> StreamEntry | None:
         """One entry, if it is still there and Remuda's."""
         for raw in self._source.entries(number, self._up_to(number + 1)) if number >= 0 else ():
             return self._decoded(raw) if raw.number == number else None
         return None
 
-    def entries(self, start: int, stop: int) -> Iterator[Entry]:
+    def entries(self, start: int, stop: int) -> Iterator[StreamEntry]:
         """Entries from number `start` to before `stop`, as far as they are there. These are numbers of entries, not of
         rows."""
         for raw in self._source.entries(start, self._up_to(stop)):
             if raw.number < stop and (entry := self._decoded(raw)) is not None:
                 yield entry
 
-    def last_entry(self) -> Entry | None:
+    def last_entry(self) -> StreamEntry | None:
         """The newest entry."""
         raw = self._source.last()
         return None if raw is None else self._decoded(raw)
@@ -232,7 +232,7 @@ class StreamLog(EventLog):
         """`stop`, or the end of the stream if that comes first. The broker is asked only where it is not known."""
         return stop if stop <= self._known else min(stop, self._next_entry())
 
-    def _decoded(self, raw: RawEntry) -> Entry | None:
+    def _decoded(self, raw: RawEntry) -> StreamEntry | None:
         try:
             entry = decode_entry(*raw)
         except Damaged:
@@ -243,7 +243,7 @@ class StreamLog(EventLog):
             self._seen = entry
         return entry
 
-    def _range(self, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Entry]:
+    def _range(self, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[StreamEntry]:
         """The entries with rows from `start` to before `stop`. Those that have expired at the broker go to `gaps`."""
         last = self._next_entry() if stop is None else self._up_to(entry_after(stop))
         first = entry_of(max(start, 0))
@@ -255,7 +255,7 @@ class StreamLog(EventLog):
             if raw.number < last and (entry := self._decoded(raw)) is not None:
                 yield entry
 
-    def _since(self, time: int) -> Iterator[Entry]:
+    def _since(self, time: int) -> Iterator[StreamEntry]:
         """The entries that may hold something that happened at a time or later."""
         last = self.last_entry()
         if last is None:
@@ -268,11 +268,11 @@ class StreamLog(EventLog):
         if found is not None:
             yield from self.entries(found.number, last.number + 1)
 
-    def _follow(self, start: int, poll: float, stop: threading.Event) -> Iterator[Entry | None]:
+    def _follow(self, start: int, poll: float, stop: threading.Event) -> Iterator[StreamEntry | None]:
         for raw in self._source.follow(entry_of(max(start, 0)), stop, poll):
             yield None if raw is None else self._decoded(raw)
 
-    def _back(self, rows: int, count: Callable[[Entry], int]) -> int:
+    def _back(self, rows: int, count: Callable[[StreamEntry], int]) -> int:
         stop = self._next_entry()
         end = first_of(stop)
         left, step = rows, _BACK
@@ -378,7 +378,7 @@ class StreamLog(EventLog):
                 return  # nothing older is there
             stop, step = self._references.first_covered(start), 2 * step
 
-    def _see(self, entry: Entry, left: set[int]) -> None:
+    def _see(self, entry: StreamEntry, left: set[int]) -> None:
         if self._references.covers(entry.number):
             return
         seen = list(entry.references())
@@ -388,7 +388,7 @@ class StreamLog(EventLog):
                 left.difference_update(references)
 
 
-def _event_runs(entry: Entry, start: int, stop: int | None) -> Iterator[_EventRun]:
+def _event_runs(entry: StreamEntry, start: int, stop: int | None) -> Iterator[_EventRun]:
     for position, time, event, references in entry.events():
         skipped = max(start - position, 0)
         kept = len(references) if stop is None else min(stop - position, len(references))

@@ -19,7 +19,7 @@ from remuda.amqp.client.confirms import Outgoing, Receipt
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.codec.properties import Properties, encode_properties
 from remuda.amqp.errors import AmqpError, ChannelClosed
-from remuda.log.streams.entries import ENTRY_BYTES, Part, decode_entry, encode_entry, encode_records
+from remuda.log.streams.entries import ENTRY_BYTES, EntryPart, decode_entry, encode_entry, encode_records
 from remuda.log.streams.stream_numbers import ROWS, STREAM
 from remuda.log.streams.stream_source import Place, StreamSource, check_stream, connect, read_place
 from remuda.log.tail.record_codec import Damaged
@@ -110,7 +110,7 @@ class StreamWriter:
         self._id = secrets.token_bytes(12)
         self._sequence = 0
         self._changed = threading.Condition()
-        self._parts: deque[Part] = deque()
+        self._parts: deque[EntryPart] = deque()
         self._size = 0
         self._appended = self._taken = self._kept = 0
         self._hurry = 0
@@ -268,7 +268,7 @@ class StreamWriter:
         """Write an entry without rows: then the stream has a last entry, which tells readers where it ends."""
         self._publish([self._entry([])]).wait(self._timeout)
 
-    def _entry(self, parts: Sequence[Part]) -> tuple[int, bytes]:
+    def _entry(self, parts: Sequence[EntryPart]) -> tuple[int, bytes]:
         self._sequence += 1
         return self._sequence, encode_entry(self._id, self._sequence, time.time_ns() // 1000, parts)
 
@@ -321,14 +321,14 @@ class StreamWriter:
             self._changed.notify_all()
         return False
 
-    def _gathered(self) -> list[Part]:
+    def _gathered(self) -> list[EntryPart]:
         """The parts to send next. Unless a caller waits for them, more may join them first."""
         if self._linger and self._taken >= self._hurry and self._size < ENTRY_BYTES:
             self._changed.wait_for(
                 lambda: self._taken < self._hurry or self._size >= ENTRY_BYTES or self._failure is not None,
                 self._linger,
             )
-        parts: list[Part] = []
+        parts: list[EntryPart] = []
         size = 0
         while self._parts and size < _WINDOW * ENTRY_BYTES:
             parts.append(self._parts.popleft())
@@ -423,9 +423,9 @@ class StreamWriter:
         return there
 
 
-def _filled(parts: Sequence[Part]) -> list[list[Part]]:
+def _filled(parts: Sequence[EntryPart]) -> list[list[EntryPart]]:
     """Parts in order, as many to an entry as it should hold."""
-    entries: list[list[Part]] = []
+    entries: list[list[EntryPart]] = []
     size = 0
     rows: dict[int, int] = {}
     for part in parts:

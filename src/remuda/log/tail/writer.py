@@ -29,7 +29,7 @@ class LogOptions:
 
 
 @dataclass(slots=True)
-class Part:
+class SegmentPart:
     """Bytes that go to one segment."""
 
     segment: TailSegment
@@ -178,7 +178,7 @@ class WriteBatch:
     def __init__(
         self,
         writer: TailWriter,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentPart],
         finished: Sequence[TailSegment],
         upcoming: TailSegment | None,
         failed: Callable[[BaseException], None],
@@ -194,7 +194,7 @@ class WriteBatch:
         return bool(self._parts or self._finished)
 
     @property
-    def unwritten(self) -> Sequence[Part]:
+    def unwritten(self) -> Sequence[SegmentPart]:
         """What the last call of `write` did not get to."""
         return self._parts[self._written :]
 

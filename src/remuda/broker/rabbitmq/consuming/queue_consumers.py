@@ -16,7 +16,7 @@ from remuda.broker.rabbitmq.consuming.fetcher import Arrival, Fetcher
 from remuda.broker.rabbitmq.consuming.handing_out import Consuming
 from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.queue_declarations import Queues
-from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import RabbitTopology
 from remuda.model.errors import Conflict, RemudaError
 from remuda.model.queues.options import Status
 from remuda.model.settlement import Outcome, Settlement
@@ -38,7 +38,7 @@ class Consumers:
         self,
         connection: Connection,
         definitions: Definitions,
-        topology: Topology,
+        topology: RabbitTopology,
         queues: Queues,
         consuming: Consuming,
         background: Callable[[Callable[[], None]], None],

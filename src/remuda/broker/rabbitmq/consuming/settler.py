@@ -19,7 +19,7 @@ from remuda.broker.rabbitmq.publishing.confirmed_sender import Sender, Sent
 from remuda.broker.rabbitmq.publishing.delays import exchange_of, level_for
 from remuda.broker.rabbitmq.shared_state.message_ids import runs_of
 from remuda.broker.rabbitmq.shared_state.queue_definitions import QueueDefinition
-from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import RabbitTopology
 from remuda.broker.rabbitmq.support import DEAD, QueueKind
 from remuda.model.errors import Refused
 from remuda.model.life import reason_of_arrival
@@ -153,7 +153,7 @@ class Settler:
     def __init__(
         self,
         sender: Sender,
-        topology: Topology,
+        topology: RabbitTopology,
         ensure: Callable[[str], QueueDefinition],
     ) -> None:
         self._sender = sender

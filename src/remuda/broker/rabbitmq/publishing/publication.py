@@ -22,7 +22,7 @@ from remuda.broker.rabbitmq.publishing.delays import exchange_of, level_for
 from remuda.broker.rabbitmq.record_sinks import NoRecords, RecordSink
 from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.message_ids import Ids, number_of, runs_of
-from remuda.broker.rabbitmq.shared_state.rabbit_topology import CHANNELS, TOPICS, Topology, routing_keys
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import CHANNELS, TOPICS, RabbitTopology, routing_keys
 from remuda.core.routing import PatternTrie
 from remuda.model.errors import (
     BrokerClosed,
@@ -59,7 +59,7 @@ class Publishing:
     def __init__(
         self,
         sender: Sender,
-        topology: Topology,
+        topology: RabbitTopology,
         definitions: Definitions,
         ids: Ids,
         options: BrokerOptions,

@@ -8,7 +8,7 @@ from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq.shared_state import queue_definitions as defined
 from remuda.broker.rabbitmq.shared_state.definitions_journal import Definitions
 from remuda.broker.rabbitmq.shared_state.queue_definitions import QueueDefinition, change
-from remuda.broker.rabbitmq.shared_state.rabbit_topology import Topology
+from remuda.broker.rabbitmq.shared_state.rabbit_topology import RabbitTopology
 from remuda.broker.rabbitmq.support import DEAD, refuse, refuse_change
 from remuda.model.errors import BrokerClosed, Conflict, InvalidOption, NotFound, RemudaError
 from remuda.model.operations.commands import ConfigureQueue, DeclareQueue, NamedOptions, SetStatus
@@ -23,7 +23,7 @@ class Queues:
     def __init__(
         self,
         definitions: Definitions,
-        topology: Topology,
+        topology: RabbitTopology,
         options: BrokerOptions,
         clock: Callable[[], int],
     ) -> None:

@@ -31,7 +31,7 @@ consumers of the old one, which do not notice (RabbitMQ 3.10), and its messages 
 T = TypeVar("T")
 
 
-class Topology:
+class RabbitTopology:
     """Knows what exists in RabbitMQ. It has a channel of its own, so that a refusal disturbs no other work."""
 
     def __init__(
