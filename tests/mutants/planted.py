@@ -89,7 +89,7 @@ MUTANTS: Final = (
     Mutant(
         "a small write that is forgotten when there was no room for it",
         "log/log.py",
-        "            self._pending.append(Part(segment, [data]))\n",
+        "            self._pending.append(SegmentPart(segment, [data]))\n",
         "",
         f"{STALLS}::test_l7_a_pull_that_cannot_be_kept_puts_back_what_it_took",
         pure=True,
