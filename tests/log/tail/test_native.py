@@ -223,3 +223,19 @@ def test_without_a_compiler_it_is_python_alone(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert "works all the same" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.c", "sound.c"]
+
+
+def test_without_an_interpreter_lock_nothing_is_built(tmp_path: Path) -> None:
+    """What is in C, or compiled, counts on the lock."""
+    (tmp_path / "sound.c").write_text("int sound;\n")
+    script = (
+        "import sys, sysconfig; from pathlib import Path; import hatch_build;"
+        "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1;"
+        "print(hatch_build.build(*map(Path, sys.argv[1:])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path, tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
+    assert "this Python has no interpreter lock" in done.stderr
