@@ -20,6 +20,7 @@ from remuda.native import compiled
 from remuda.spark.session.java import JavaMissing
 from tests.servers.fixtures import broker_url, clean_url, janitor, rabbit
 from tests.servers.opensearch import opensearch
+from tests.spark.plans import INTERPRETED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,10 +110,8 @@ def _is_in_sample(item: pytest.Item) -> bool:
 def one_spark() -> Iterator[SparkSession]:
     from remuda.spark import session
 
-    # To compile a plan takes longer than to work through a few rows; the cluster and the Connect server compile theirs.
-    config = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     try:
-        spark = session("remuda tests", master="local[2]", quick=True, config=config)
+        spark = session("remuda tests", master="local[2]", quick=True, config=INTERPRETED)
     except JavaMissing as missing:
         pytest.skip(str(missing))
     yield spark

@@ -26,11 +26,12 @@ _PATIENCE = 300.0
 _FOLLOWER = """
 import sys
 from remuda.spark import session
+from tests.spark.plans import INTERPRETED
 from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.pipelines.jobs import JOBS
 
 data, lake, names, rows, continuous = sys.argv[1:]
-spark = session("kills", quick=True)
+spark = session("kills", quick=True, config=INTERPRETED)
 place = Place(url=data, lake=lake, continuous=continuous == "True", options={"maxRows": rows})
 queries = [query for name in names.split(",") for query in JOBS[name](spark, place)]
 for query in queries:
@@ -41,7 +42,7 @@ for query in queries:
 def driver(data: Path, lake: str, names: str, rows: int, *, continuous: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _FOLLOWER, str(data), lake, names, str(rows), str(continuous)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import pyspark
 
 from remuda.spark.session.java import find_java, write_shim
 from remuda.spark.session.jvm import ClassArchive
+from tests.spark.plans import INTERPRETED
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HOME: Final = Path(pyspark.__file__).parent
@@ -84,6 +85,7 @@ def connect_server(folder: Path, python: Path) -> Iterator[str]:
 def cluster_settings() -> dict[str, str]:
     """What a small cluster has to give."""
     return {
+        **INTERPRETED,
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.executor.extraJavaOptions": quick_java(),
