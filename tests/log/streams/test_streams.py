@@ -20,9 +20,9 @@ from remuda.amqp.client.confirms import Receipt
 from remuda.amqp.client.connection import Connection
 from remuda.amqp.client.consumer import Consumer
 from remuda.log.eventlog import Ends, EventLog, open_event_log
-from remuda.log.streams import log as streams
+from remuda.log.streams import stream_log as streams
 from remuda.log.streams import stream_source as sources
-from remuda.log.streams import writer as writers
+from remuda.log.streams import stream_writer as writers
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
 from remuda.log.streams.references import References
 from remuda.log.streams.stream_log import StreamLog

@@ -132,7 +132,8 @@ class Calls:
         """If the caller is gone, its messages are published all the same."""
         runtime = self.runtime
         if command.exchange is not None:
-            return (yield Work(partial(runtime.routers.route, command)))
+            routed: Receipt = yield Work(partial(runtime.routers.route, command))
+            return routed
         refuse_once(once)
         refuse_note(command.note)
         runtime.check_open()
@@ -141,10 +142,12 @@ class Calls:
         if command.options is not None or publishing.missing(command):
             differs = yield Work(partial(runtime.queues.ensure_all, publishing.needed(command), command.options))
             yield Work(partial(publishing.prepare, command))
-        return (yield Reply(publishing.submit(command, differs)))
+        receipt: Receipt = yield Reply(publishing.submit(command, differs))
+        return receipt
 
     def subscribe(self, command: Subscribe) -> Call[tuple[Fetcher, Differences]]:
-        return (yield Work(partial(self._subscribe, command)))
+        started: tuple[Fetcher, Differences] = yield Work(partial(self._subscribe, command))
+        return started
 
     def _subscribe(self, command: Subscribe) -> tuple[Fetcher, Differences]:
         """Start a consumer of a queue, which is created if necessary."""
@@ -281,10 +284,11 @@ class Calls:
         work = self.runtime.consuming.settle(delivery.lease, settlement, runs)
         if isinstance(work, int):
             return work
-        done = yield Work(work)
-        if wait:
-            return (yield Reply(done))
-        return len(delivery) if runs is None else sum(count for _, count in runs)
+        done: Future[int] = yield Work(work)
+        if not wait:
+            return len(delivery) if runs is None else sum(count for _, count in runs)
+        settled: int = yield Reply(done)
+        return settled
 
     def renew(self, queue: str, lease: int) -> bool:
         runtime = self.runtime
