@@ -231,3 +231,12 @@ def test_m7_lives_that_change_come_anew(spark: SparkSession, tmp_path: Path) -> 
             latest.update({(row["offset"], row["queue"]): row for row in collector.batches[number]})
         expected = load(spark, tmp_path / "data", "lifecycle")
         assert plain(spark.createDataFrame(list(latest.values()), expected.schema)) == plain(expected)
+
+
+def test_p1_streams_add_nothing_to_the_map_that_they_share(spark: SparkSession, collector: Collector) -> None:
+    """Spark lets each stream that starts write into the environment of its source. Two that add a key at once leave a
+    map of which Java cannot read what it wrote."""
+    source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource("remuda").dataSourceCls()
+    before = set(source.envVars().keySet())
+    collector.run()
+    assert set(source.envVars().keySet()) == before

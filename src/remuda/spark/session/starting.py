@@ -49,6 +49,13 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+_BY_STREAMS: Final = {
+    "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""What Spark tells the Pythons of streams in their environment, with its own values in place of these."""
 NO_CALL_SITES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """Else PySpark notes for each expression which line made it, with half a dozen calls to Java."""
 _QUICK: Final = {
@@ -76,7 +83,7 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
                 f"this process already runs a Spark session on {other}, and can have none on {master} beside it; stop "
                 "that one, or start another process"
             )
-        running.dataSource.register(DefaultSource)
+        add_source(running)
         return running
     where = master or os.environ.get("MASTER") or LOCAL
     here = check_master(where)
@@ -96,8 +103,18 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     with _launching(java, classes, local=here, alone=where.startswith(_ALONE)):
         spark = builder.getOrCreate()
     # Spark finds the source by itself too; but if any module named `pyspark_…` cannot be imported, it forgets them all.
-    spark.dataSource.register(DefaultSource)
+    add_source(spark)
     return spark
+
+
+def add_source(spark: SparkSession) -> None:
+    """Register the source, for all queries that are loaded from now on."""
+    if not is_remote():
+        # Of one source, each stream that starts writes these into a map that all of them share, without a lock. Two at
+        # once can break it, and no task can be read any more; but not where the keys are there already.
+        for name, value in _BY_STREAMS.items():
+            spark.sparkContext.environment.setdefault(name, value)
+    spark.dataSource.register(DefaultSource)
 
 
 def check_arguments(name: object, master: object, remote: object, quick: object, config: object) -> None:
@@ -136,7 +153,7 @@ def register(spark: SparkSession) -> None:
     """
     if _takes_any_python(spark):
         spark.sparkContext.pythonExec = sys.executable
-    spark.dataSource.register(DefaultSource)
+    add_source(spark)
 
 
 def make_active(spark: SparkSession) -> None:
@@ -179,7 +196,7 @@ def _connect(name: str, remote: str, settings: Mapping[str, str]) -> SparkSessio
             f"this process already runs a Spark session of its own, and can have none on {remote} beside it; stop that "
             "one, or start another process"
         ) from error
-    spark.dataSource.register(DefaultSource)
+    add_source(spark)
     return spark
 
 
