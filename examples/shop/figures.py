@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from remuda.model.errors import RemudaError
-from remuda.spark.report import ReportRequest, make_report, print_report, write_page
+from remuda.report import ReportRequest, make_report, print_report, write_page
 
 
 def show(directory: str, page: Path, console: Console) -> None:

@@ -29,7 +29,7 @@ def test_an_empty_log_gives_figures_all_the_same(remuda: Remuda, folder: Path) -
     [
         ([], "say what to report on"),
         (["nowhere"], "there is no directory 'nowhere'"),
-        (["data", "--window", "soon"], "'soon' is not a window; write it like '1 minute', '30s', or auto"),
+        (["data", "--window", "soon"], "'soon' is not a window; write it like '1 minute' or 30s"),
         (["data", "--since", "soon"], "--since: 'soon' is not a time"),
         (["data", "--output", "no/report.html"], "; create it, or choose another place"),
         (

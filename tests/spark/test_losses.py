@@ -14,8 +14,8 @@ from remuda.log.disk import Disk
 from remuda.log.readers.segment_view import Lister, Listing
 from remuda.log.sealed.parquet import SealedParquet
 from remuda.model.errors import DataLost, InvalidOption
+from remuda.report import ReportRequest, make_report
 from remuda.spark import read
-from remuda.spark.report import ReportRequest, make_report
 from remuda.spark.source.data_source import ReadPartition, table_schema
 from remuda.spark.source.directory_log import EmbeddedLog
 from remuda.spark.source.losses import Gap, collected, losses, subtracted

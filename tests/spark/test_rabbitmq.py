@@ -27,10 +27,10 @@ from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
+from remuda.report import ReportRequest, make_report
 from remuda.spark.pipelines.jobs import JOBS, history_table, lake_table
 from remuda.spark.pipelines.streaming_queries import Place
 from remuda.spark.progress import progress
-from remuda.spark.report import ReportRequest, make_report
 from remuda.spark.sink import BatchSink
 from remuda.spark.source.data_source import LogReader, table_schema
 from remuda.spark.source.read_options import ReadOptions

@@ -37,7 +37,7 @@ def report(
     from remuda.spark.session.missing_pyspark import need_numpy
 
     need_numpy()
-    from remuda.spark.report import ReportRequest, check_place, make_report, print_report, write_page
+    from remuda.report import ReportRequest, check_place, make_report, print_report, write_page
 
     if output is not None:
         check_place(output)

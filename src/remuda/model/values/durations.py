@@ -24,6 +24,9 @@ Duration = int | float | str | timedelta
 _UNITS: Final = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*")
 
+_WORDS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(second|minute|hour|day)s?\s*", re.ASCII)
+_NAMED: Final = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY}
+
 
 def micros(value: Duration, unit: int = SECOND) -> int:
     """`value` in microseconds; a bare number counts in `unit`."""
@@ -47,6 +50,20 @@ def micros(value: Duration, unit: int = SECOND) -> int:
     if result < 0:
         raise InvalidOption(f"{shown(value)} is negative; a duration is zero or more")
     return result
+
+
+def parse_window(asked: str) -> int:
+    """Microseconds of a window of time, such as `1 minute`, or `30s` as durations are written."""
+    match = _WORDS.fullmatch(asked)
+    try:
+        length = round(float(match[1]) * _NAMED[match[2]]) if match else micros(asked)
+    except (InvalidOption, OverflowError):
+        length = 0
+    if not MILLISECOND <= length <= _LONGEST:
+        raise InvalidOption(
+            f"{asked!r} is not a window; write it like '1 minute' or 30s, a millisecond at least and 100 years at most"
+        )
+    return length
 
 
 def _not_a_duration(value: object) -> InvalidOption:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+LOG_COLUMN: Final = "log"
+"""Of a lake's tables: the name of the log that a row is of, null where it has none."""
 
 
 class LakeFile(msgspec.Struct, frozen=True):
@@ -19,7 +22,14 @@ class LakeFile(msgspec.Struct, frozen=True):
     modified: int = 0
     """Milliseconds since 1970."""
     bounds: dict[str, tuple[Any, Any]] = {}
-    """Of some columns the least and the greatest value."""
+    """Of some columns the least and the greatest value; None twice where all are null."""
+
+    def may_hold(self, column: str, value: str | None) -> bool:
+        """Whether some of its rows may have this value of a column, as far as is known."""
+        if column in self.partition:
+            return self.partition[column] == value
+        least, greatest = self.bounds.get(column, (value, value))
+        return least == value if least == greatest else value is not None and least <= value <= greatest
 
 
 class Blocks(msgspec.Struct, frozen=True):

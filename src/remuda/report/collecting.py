@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from remuda.model.errors import NotFound
 from remuda.model.life import PARKED
 from remuda.model.state import State
-from remuda.spark.report import figures, windows
-from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times
-from remuda.spark.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
-from remuda.spark.report.report_request import ReportRequest, Tell, empty
+from remuda.report import figures, windows
+from remuda.report.figures import Figures, QueueReport, Reason, Report, Step, Times
+from remuda.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
+from remuda.report.report_request import ReportRequest, Tell, empty
 from remuda.spark.source.losses import Gap, tell_losses
 from remuda.spark.source.selection import Selection
 from remuda.spark.source.spark_log import open_log
@@ -67,15 +67,20 @@ def _of_lake(lake: str, times: Selection) -> Iterator[pa.RecordBatch]:
     from remuda.spark.lake.coverage import newest
     from remuda.spark.lake.files import Reading, named
     from remuda.spark.lake.store import lake_place
+    from remuda.spark.lake.versions import LOG_COLUMN
 
     table = newest(lake, LIFECYCLE)
     if not table.version:
         raise NotFound(
             f"there is no table of lives in {lake!r}; make it: remuda pipeline run lifecycle DIR --lake {lake}"
         )
-    reading = Reading(f"{lake_place(lake)}/{LIFECYCLE}", bytes(_SCHEMA.serialize()))
+    columns = _SCHEMA.append(pa.field(LOG_COLUMN, pa.string()))
+    reading, logs = Reading(f"{lake_place(lake)}/{LIFECYCLE}", bytes(columns.serialize())), _Names()
     for batch in reading.rows(iter([named(table.files)])):
-        yield times.apply(LIFECYCLE, batch)
+        rows = times.apply(LIFECYCLE, batch)
+        # Offsets are those of one log: the logs are told apart by what no offset has room for.
+        offset = _numbers(rows["offset"]) + (logs.codes(rows[LOG_COLUMN]).astype(np.int64) + 1 << 48)
+        yield rows.set_column(0, "offset", pa.array(offset)).select(_COLUMNS)
 
 
 def _times(request: ReportRequest) -> Selection:

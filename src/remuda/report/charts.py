@@ -7,10 +7,10 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
-from remuda.spark.report.figures import Figures, Step, Times, Window
-from remuda.spark.report.formatting import counted, fine_clock, number, seconds
-from remuda.spark.report.html import Markup, join, tag
-from remuda.spark.report.scale import CountScale, Tick, TimeScale, clock_ticks
+from remuda.report.figures import Figures, Step, Times, Window
+from remuda.report.formatting import counted, fine_clock, number, seconds
+from remuda.report.html import Markup, join, tag
+from remuda.report.scale import CountScale, Tick, TimeScale, clock_ticks
 
 OUTCOMES: Final = ("succeeded", "dead", "moved", "waiting", "unchanged")
 _WIDTH: Final = 1000

@@ -8,7 +8,7 @@ from math import ceil, log, log10
 from typing import Final, NamedTuple
 
 from remuda.model.values.durations import DAY, HOUR, MINUTE, SECOND
-from remuda.spark.report.formatting import seconds
+from remuda.report.formatting import seconds
 
 _ROUND_TIMES: Final = (
     1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0,

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from remuda.spark.report.figures import Figures, QueueReport, Report, Window
-from remuda.spark.report.formatting import clock, counted, number, seconds, share, short_clock, state, visible
+from remuda.report.figures import Figures, QueueReport, Report, Window
+from remuda.report.formatting import clock, counted, number, seconds, share, short_clock, state, visible
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ROOMY: Final = 100

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from remuda.model.errors import InvalidOption
-from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, micros, text
+from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, parse_window, text
 
 POINTS: Final = 60
 MOST_POINTS: Final = 1000
@@ -19,8 +18,6 @@ _LENGTHS: Final = (
     *(number * DAY for number in (1, 2, 7, 14, 28, 91, 364)),
 )
 _LONGEST: Final = POINTS * _LENGTHS[-1]
-_WORDS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(second|minute|hour|day)s?\s*")
-_UNITS: Final = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -37,23 +34,6 @@ def window_length(asked: str, first: datetime, last: datetime) -> int:
             f"{last:%Y-%m-%d %H:%M}, and a report has at most {MOST_POINTS}; choose {text(least)} or more, or auto"
         )
     return length
-
-
-def parse_window(asked: str) -> int:
-    """Microseconds of a window such as `1 minute`, or `30s` as durations are written elsewhere."""
-    match = _WORDS.fullmatch(asked)
-    try:
-        length = round(float(match[1]) * _UNITS[match[2]]) if match else micros(asked)
-    except InvalidOption:
-        length = 0
-    if length < MILLISECOND:
-        raise InvalidOption(f"{asked!r} is not a window; write it like '1 minute', '30s', or auto")
-    return length
-
-
-def spark_window(length: int) -> str:
-    """A window as Spark and `metrics` read it."""
-    return f"{length / SECOND:f} seconds"
 
 
 def starts(length: int, first: datetime, last: datetime) -> list[datetime]:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from remuda.model.values.urls import parse_url
-from remuda.spark.report.figures import Report
-from remuda.spark.report.formatting import clock, listed
-from remuda.spark.report.windows import moment
+from remuda.report.figures import Report
+from remuda.report.formatting import clock, listed
+from remuda.report.windows import moment
 
 Tell = Callable[[str], None]
 """Called with what is being done."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from remuda.model.errors import InvalidOption
-from remuda.spark.report.figures import Report
-from remuda.spark.report.report_request import ReportRequest, Tell
-from remuda.spark.report.windows import parse_window
+from remuda.model.values.durations import parse_window
+from remuda.report.figures import Report
+from remuda.report.report_request import ReportRequest, Tell
 from remuda.spark.session.missing_pyspark import need_numpy
 
 
@@ -16,6 +16,6 @@ def make_report(request: ReportRequest, *, tell: Tell = lambda step: None) -> Re
     if request.lake is None and request.url is None:
         raise InvalidOption("say what to report on: the directory of a log, or a lake")
     need_numpy()
-    from remuda.spark.report.collecting import gather
+    from remuda.report.collecting import gather
 
     return gather(request, tell)

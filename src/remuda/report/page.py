@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from remuda.model.errors import DirectoryNotWritable
-from remuda.spark.report.charts import (
+from remuda.report.charts import (
     OUTCOMES,
     Drawing,
     columns,
@@ -20,9 +20,9 @@ from remuda.spark.report.charts import (
     sparkline,
     stairs,
 )
-from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times, Window
-from remuda.spark.report.formatting import REASON, clock, counted, fine_clock, number, seconds, share, state, visible
-from remuda.spark.report.html import Content, Markup, join, tag
+from remuda.report.figures import Figures, QueueReport, Reason, Report, Step, Times, Window
+from remuda.report.formatting import REASON, clock, counted, fine_clock, number, seconds, share, state, visible
+from remuda.report.html import Content, Markup, join, tag
 
 # Should a text ever slip through unescaped, it could still load nothing and run nothing.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
