@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import amqp  # type: ignore[import-untyped]
 import kombu
 import pika
 import pytest
@@ -124,6 +125,18 @@ def test_consumers_are_told_when_their_queue_goes(client: Client) -> None:
     client.channel.queue_delete(name)
     eventually(lambda: client.connection.process_data_events(0.1) or cancelled)
     assert cancelled[0].method.consumer_tag == taker.tag
+
+
+def test_who_deletes_a_queue_hears_that_first_and_then_of_its_consumers(server: RunningServer) -> None:
+    """S1: py-amqp, and so kombu, takes a cancellation before the answer for an error."""
+    with amqp.Connection(f"127.0.0.1:{server.port}") as connection:
+        channel = connection.channel()
+        for _ in range(10):
+            channel.queue_declare(name := fresh())
+            channel.basic_consume(name)
+            channel.queue_delete(name)
+            with pytest.raises(amqp.exceptions.ConsumerCancelled):
+                connection.drain_events(timeout=60)
 
 
 def test_higher_priority_consumers_come_first(client: Client) -> None:

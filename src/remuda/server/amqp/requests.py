@@ -402,7 +402,7 @@ class Requests:
         cleared = await self._session.server.broker.clear(full, reason="purged", who=self._session.user.name or None)
         return QueuePurgeOk(cleared)
 
-    async def _delete_queue(self, channel: Channel, method: QueueDelete) -> Method:
+    async def _delete_queue(self, channel: Channel, method: QueueDelete) -> Method | None:
         session = self._session
         try:
             name, full, info = await self._named(channel, method.queue)
@@ -416,8 +416,11 @@ class Requests:
         if method.if_empty and info.waiting:
             raise Failure(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self._vhost}' not empty")
         session.exclusive.discard(full)
-        await session.server.drop_queue(full)
-        return QueueDeleteOk(min(info.waiting, 0xFFFFFFFF))
+        with session.cancels_held():
+            await session.server.drop_queue(full)
+            if not method.no_wait:
+                session.send(channel.number, QueueDeleteOk(min(info.waiting, 0xFFFFFFFF)))
+        return None
 
     # Consuming
 

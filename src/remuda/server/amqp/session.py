@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from remuda.amqp.codec.frames import Event, method_frame
@@ -91,6 +92,7 @@ class ClientSession:
         """Whether it ever published: then it is notified when publishers are blocked."""
         self.in_flight = 0
         """Bytes of publications that the broker has not stored yet."""
+        self._held_cancels: list[bytes] | None = None
         self._failed = False
         """Whether the connection is being closed for an error."""
         self._socket = socket
@@ -212,8 +214,23 @@ class ClientSession:
         consumer.channel.consumers.pop(consumer.tag, None)
         self.server.left(consumer)
         if self.protocol.capable("consumer_cancel_notify"):
-            self.send(consumer.channel.number, BasicCancel(consumer.tag, True))
+            frame = method_frame(consumer.channel.number, BasicCancel(consumer.tag, True))
+            if self._held_cancels is not None:
+                self._held_cancels.append(frame)
+                return
+            self._socket.write([frame])
             self._socket.flush()
+
+    @contextmanager
+    def cancels_held(self) -> Iterator[None]:
+        """Have cancellations come behind what is sent meanwhile: a client that deletes a queue which it consumes from
+        waits for the answer first, and py-amqp takes a cancellation before it for an error."""
+        self._held_cancels = []
+        try:
+            yield
+        finally:
+            held, self._held_cancels = self._held_cancels, None
+            self._socket.write(held)
 
     async def fail(self, number: int, failure: Failure, method: Method | None) -> None:
         """Close the channel or, for a hard failure, the connection."""
