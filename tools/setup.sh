@@ -75,6 +75,7 @@ fail_in_ci() {
 # Programs that some tests need. Without them those tests are skipped and say so; CI skips nothing.
 has_rabbitmq() { [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v openssl >/dev/null; }
 has_browser() { command -v chromium >/dev/null || command -v google-chrome >/dev/null; }
+has_prometheus() { command -v prometheus >/dev/null && command -v promtool >/dev/null; }
 has_postgres() { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; }
 
 has_java_client() { command -v javac >/dev/null && [ -e /usr/share/java/amqp-client.jar ]; }
@@ -84,6 +85,7 @@ packages_of() {
         rabbitmq) echo "rabbitmq-server openssl" ;;
         browser) echo "chromium" ;;
         postgres) echo "postgresql" ;;
+        prometheus) echo "prometheus" ;;
         java_client) echo "default-jdk-headless librabbitmq-client-java" ;;
     esac
 }
@@ -96,7 +98,7 @@ apt_install() {
 
 install_programs() {
     local name missing="" packages=""
-    for name in rabbitmq browser postgres java_client; do
+    for name in rabbitmq browser postgres prometheus java_client; do
         "has_$name" || { missing="$missing $name" && packages="$packages $(packages_of $name)"; }
     done
     [ -n "$missing" ] || return 0

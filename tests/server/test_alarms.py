@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,7 +22,7 @@ from remuda.server.http.service import MessagingService
 from remuda.server.http.service_values import QueueSummary
 from tests.cli.kit import runner, start, wait_for
 from tests.server.site import serving, until
-from tests.servers.browser import Watched, browser, watched
+from tests.servers.browser import Watched, accepting, browser, watched
 
 __all__ = ["browser", "watched"]
 
@@ -107,6 +108,34 @@ def test_u4_alarms_on_the_page_and_over_http(tmp_path: Path, watched: Watched) -
             expect(page.get_by_role("region", name="Alarms")).to_contain_text("1 message waits")
             (tmp_path / "alerts.txt").unlink()
             expect(page.get_by_role("heading", name="No rules")).to_be_visible()
+
+
+def test_u4_from_an_alarm_to_a_thousand_letters_sent_back(tmp_path: Path, watched: Watched) -> None:
+    """U4 U1: six clicks, by what stands on the pages, and no longer than a minute."""
+    with Bus(tmp_path) as bus:
+        for name in ("orders", "others"):
+            bus.broker.create_queue(name, type="pull", patterns=[f"{name}.#"], acknowledge="just-request")
+        (tmp_path / "alerts.txt").write_text("*: dead letters > 500 in 10m\n")
+        bus.publish_many("orders.x", list(range(1000)))
+        taken = bus.broker.pull("orders", 1000)
+        assert taken is not None
+        taken.dead(reason="ConnectionError: the bank does not answer")
+        with serving(bus) as site:
+            until(lambda: site.client.get("/api/v1/alarms").json()["alarms"], "the alarm")
+            began = time.monotonic()
+            page = watched.page
+            asked: list[str] = []
+            page.on("dialog", accepting(asked))
+            page.goto(site.address)
+            page.get_by_role("link", name="1 alarm", exact=True).click()
+            page.get_by_role("region", name="Alarms").get_by_role("link", name="orders").click()
+            page.get_by_role("link", name="1,000").first.click()
+            page.get_by_role("button", name="Retry group of 1000: ConnectionError").click()
+            expect(page.get_by_role("status")).to_contain_text("1,000 messages back in orders")
+            assert asked == ["Send 1,000 messages back to orders?"]
+            assert bus.broker.queue("orders").waiting == 1000
+            page.get_by_role("link", name="Alarms", exact=True).click()
+            assert time.monotonic() - began < 60
 
 
 def test_u4_rules_are_watched_from_the_start_of_the_server(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from remuda.cli import main
 from remuda.model.errors import InvalidOption
 from remuda.server.http.security.users import Role, User
 from remuda.server.http.serving import Listen, Server
-from tests.server.site import until
+from tests.server.site import serving, until
 
 
 def test_mounted_in_another_application_it_finds_its_own_addresses() -> None:
@@ -53,6 +54,22 @@ def test_mounted_in_another_application_it_finds_its_own_addresses() -> None:
                 assert paused.headers["location"] == "/admin/messaging/queues/orders"
         finally:
             server.stop()
+
+
+def test_an_application_asks_its_own_login_also_when_that_takes_a_while() -> None:
+    """U1: whoever is nobody there is told so in a page; programs get an error."""
+
+    async def who(request: Request) -> User | None:
+        await asyncio.sleep(0)
+        return User("ann", Role.OPERATOR) if "x-user" in request.headers else None
+
+    with Bus() as bus, serving(bus, identify=who) as site:
+        client = site.client
+        refused = client.get("/workers")
+        assert (refused.status_code, "Log in first" in refused.text, "/queues" in refused.text) == (401, True, False)
+        assert client.get("/api/v1/queues").json()["detail"] == "log in first"
+        assert client.get("/workers", headers={"hx-request": "true"}).headers["hx-refresh"] == "true"
+        assert client.get("/workers", headers={"x-user": "ann"}).status_code == 200
 
 
 def test_options_are_checked() -> None:

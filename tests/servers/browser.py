@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
     """For one module: while it runs, its thread has an event loop, and other tests could not begin one."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
-        _missing("Chromium is not installed; on Debian: apt-get install chromium")
+        missing("Chromium is not installed; on Debian: apt-get install chromium")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
         yield launched
@@ -77,7 +77,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The source of axe-core, which checks pages for accessibility."""
     npm = shutil.which("npm")
     if npm is None:
-        _missing("npm is not installed; it brings axe-core")
+        missing("npm is not installed; it brings axe-core")
     folder: Path = tmp_path_factory.mktemp("axe")
     command = [npm, "pack", "--silent", "--ignore-scripts", AXE]
     for _ in range(3):  # a network may fail once
@@ -86,14 +86,14 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         if archives:
             break
     else:
-        _missing(f"axe-core cannot be had from npm: {packed.stderr.strip()[:200]}")
+        missing(f"axe-core cannot be had from npm: {packed.stderr.strip()[:200]}")
     with tarfile.open(archives[0]) as archive:
         member = archive.extractfile("package/axe.min.js")
         assert member is not None
         return member.read().decode()
 
 
-def _missing(what: str) -> NoReturn:
+def missing(what: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(what)
     pytest.skip(what)

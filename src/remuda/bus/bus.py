@@ -564,8 +564,8 @@ class Bus:
     def dashboard(self, **options: Any) -> ASGI:
         """The dashboard and the HTTP API as an ASGI application, to mount in another or serve by itself.
 
-        Without `users=` (a file of names and passwords) or `identify=` (a function from a request to a `User`), it
-        answers only requests from this machine.
+        Without `users=` (a file of names and passwords) or `identify=` (a function or coroutine function from a
+        request to a `User`), it answers only requests from this machine.
         """
         from remuda.server.http.mounting import dashboard
 

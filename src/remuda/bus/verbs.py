@@ -12,7 +12,7 @@ from remuda.model.errors import NotFound
 from remuda.model.operations.results import QueueInfo
 from remuda.model.operations.verbs import Verb
 from remuda.model.queues.options import Status
-from remuda.model.queues.system_queues import SYSTEM_QUEUES
+from remuda.model.queues.system_queues import is_own
 from remuda.model.values.texts import counted
 
 _STATUSES = {
@@ -29,7 +29,7 @@ def like(pattern: str, name: str) -> bool:
     if name == pattern:
         return True
     parts = map(re.escape, pattern.split("*"))
-    return "*" in pattern and name not in SYSTEM_QUEUES and re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
+    return "*" in pattern and not is_own(name) and re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
 
 
 def queues_like(broker: Broker, name: str) -> list[str]:

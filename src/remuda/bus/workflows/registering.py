@@ -16,6 +16,7 @@ from remuda.bus.workflows.conduct import conduct, conduct_async
 from remuda.bus.workflows.definition import Definition, Family
 from remuda.bus.workflows.workflow_run import perform
 from remuda.model.errors import InvalidOption
+from remuda.model.queues.system_queues import CANVAS, TOLD
 from remuda.model.values.durations import SECOND
 from remuda.model.values.texts import read_count, shown
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CANVAS: Final = "remuda.canvas"
-TOLD: Final = "remuda.told"
 SIGNALS: Final = ".signals"
 """Ends the name of the queue with the messages that runs wait for."""
 _LOST_WORKERS: Final = RetryPolicy(max_retries=1000, intervals=(0, SECOND, 10 * SECOND), give_up_on=(BaseException,))

@@ -16,7 +16,7 @@ from remuda.bus.workflows import link, numbers
 from remuda.bus.workflows.history import NOTED, History, StepRecord, from_ranges, note_message, step_of
 from remuda.bus.workflows.link import in_thread
 from remuda.bus.workflows.mailbox import Mailboxes
-from remuda.bus.workflows.registering import CANVAS, SIGNALS, Registering
+from remuda.bus.workflows.registering import SIGNALS, Registering
 from remuda.bus.workflows.replaying import replay
 from remuda.bus.workflows.spans import Span, spans
 from remuda.bus.workflows.work import Work, to_bytes
@@ -26,6 +26,7 @@ from remuda.model.life import LIVE, PARKED
 from remuda.model.messages import cell
 from remuda.model.notes import Note, Noted
 from remuda.model.operations.filters import MessageFilter, Which
+from remuda.model.queues.system_queues import CANVAS
 from remuda.model.state import State
 from remuda.model.values.durations import Duration
 from remuda.model.values.texts import read_count, shown

@@ -121,12 +121,12 @@ def bars(values: deque[float]) -> str:
 
 
 def in_order(lines: list[Line], sort: str) -> list[Line]:
-    from remuda.model.queues.system_queues import SYSTEM_QUEUES
+    from remuda.model.queues.system_queues import is_own
 
     keys = {
         "busy": lambda line: (
             -((line.published or 0) + (line.done or 0)),
-            line.queue in SYSTEM_QUEUES,
+            is_own(line.queue),
             -(line.waiting + line.running),
             line.queue,
         ),

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from remuda.model.errors import RemudaError
+from remuda.model.life import PARKED
 from remuda.model.operations.results import QueueInfo
 from remuda.model.queues.flow_info import FlowInfo
 from remuda.model.values.durations import SECOND
@@ -17,6 +18,8 @@ from remuda.server.http.service import MessagingService
 
 _TOP: Final = 10
 """How many keys of a queue are named."""
+_NONE_YET: Final = dict.fromkeys(sorted(PARKED), 0)
+"""Told from the start: a series that begins with a thousand dead letters has not increased for Prometheus."""
 
 
 def response(service: MessagingService) -> Response:
@@ -103,7 +106,7 @@ def _top_keys(flows: Iterable[tuple[str, FlowInfo]]) -> Iterator[str]:
 
 def _entered(named: Iterable[tuple[str, QueueInfo]]) -> Iterator[str]:
     for name, info in named:
-        for state, number in info.counts.items():
+        for state, number in (_NONE_YET | info.counts).items():
             yield f'remuda_queue_entered_total{{queue="{name}",state="{state.name.lower()}"}} {number}.0\n'
 
 

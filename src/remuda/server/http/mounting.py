@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from remuda.model.errors import InvalidOption
 from remuda.model.values.extras import MissingExtra
 from remuda.model.values.option_reading import unknown
-from remuda.server.http.security.users import User, Users
+from remuda.server.http.security.users import Users
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
-    from remuda.server.http.security.guard import Guard
+    from remuda.server.http.security.guard import Guard, Identify
 
 
 def dashboard(
     bus: Bus,
     *,
     users: Users | str | os.PathLike[str] | None = None,
-    identify: Callable[[Any], User | None] | None = None,
+    identify: Identify | None = None,
     hosts: Iterable[str] | None = None,
     **more: Any,
 ) -> Guard:

@@ -46,7 +46,7 @@ from remuda.model.operations.filters import MessageFilter
 from remuda.model.operations.results import QueueInfo, Receipt
 from remuda.model.operations.verbs import VERBS, Verb
 from remuda.model.queues.options import QueueOptions, as_written, written
-from remuda.model.queues.system_queues import SYSTEM_QUEUES, UNROUTED
+from remuda.model.queues.system_queues import SYSTEM_QUEUES, UNROUTED, is_own
 from remuda.model.records import Event, QueueChange, change_words
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
@@ -250,7 +250,7 @@ class MessagingService:
             published_per_second=round(published, 2),
             done_per_second=round(done, 2),
             failed_per_second=round(failed, 2),
-            internal=info.name in SYSTEM_QUEUES,
+            internal=is_own(info.name),
             oldest=self.broker.oldest(info),
         )
 

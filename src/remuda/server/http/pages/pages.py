@@ -27,6 +27,7 @@ from remuda.model.message import Message
 from remuda.model.message_row import MessageRow
 from remuda.model.operations.filters import MessageFilter
 from remuda.model.operations.verbs import VERBS, Verb
+from remuda.model.queues.options import QueueOptions, as_written
 from remuda.model.values.urls import parse_url
 from remuda.server.http.api import api_types
 from remuda.server.http.api.api import choice
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _log = logging.getLogger("remuda.server")
 
 ROWS: Final = 50
+_USUAL: Final = as_written(QueueOptions())
 _CHANGES: Final = 20
 _SORTS: Final[dict[str, Callable[[QueueSummary], tuple[Any, ...]]]] = {
     "trouble": lambda queue: (not queue.bad, queue.internal),
@@ -105,11 +107,15 @@ class Pages(PageSet):
         names = await in_thread(self._service.queue_names)
         others = [name for name in names if name != request.path_params["name"]][:500]
         changes = await in_thread(self._service.changes, request.path_params["name"], _CHANGES)
+        options = {name: value for name, value in values["detail"].options.items() if name != "type"}
+        changed = {name: value for name, value in options.items() if value != _USUAL[name]}
         return page(
             request,
             "queue.html",
             **values,
             changes=changes,
+            changed=changed,
+            usual={name: value for name, value in options.items() if name not in changed},
             settings=self._service.settings(request.path_params["name"]),
             others=others,
             warning=CLEAR_WARNING,

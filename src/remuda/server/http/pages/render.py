@@ -13,13 +13,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from remuda.model.queues.options import status_word
-from remuda.model.queues.system_queues import SYSTEM_QUEUES
+from remuda.model.queues.system_queues import is_own
 from remuda.model.state import WORDS as STATES
 from remuda.model.state import State
 from remuda.model.values.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 from remuda.server.http.security.users import Role
 
 HERE: Final = Path(__file__).parent
+_CUT: Final = 76
 TONES: Final = {
     State.QUEUED: "wait",
     State.FETCHED: "busy",
@@ -41,7 +42,7 @@ def number(value: float) -> str:
 def rate(value: float) -> str:
     if value >= 100:
         return number(round(value))
-    return f"{value:.1f}" if value else "0"
+    return f"{value:.1f}" if value >= 0.05 else "< 0.1" if value else "0"
 
 
 def span(duration: int) -> str:
@@ -53,10 +54,15 @@ def span(duration: int) -> str:
     if duration < MINUTE:
         return f"{duration / SECOND:.3g} s"
     if duration < HOUR:
-        return f"{duration // MINUTE} min {duration % MINUTE // SECOND} s"
+        return _two(duration, MINUTE, "min", SECOND, "s")
     if duration < DAY:
-        return f"{duration // HOUR} h {duration % HOUR // MINUTE} min"
-    return f"{duration // DAY} d {duration % DAY // HOUR} h"
+        return _two(duration, HOUR, "h", MINUTE, "min")
+    return _two(duration, DAY, "d", HOUR, "h")
+
+
+def _two(duration: int, large: int, larger: str, small: int, smaller: str) -> str:
+    rest = duration % large // small
+    return f"{duration // large} {larger}" + (f" {rest} {smaller}" if rest else "")
 
 
 def ago(moment: int) -> str:
@@ -109,6 +115,16 @@ def query(**words: Any) -> str:
     return f"?{urlencode(given, doseq=True)}" if given else ""
 
 
+def ended(exception: str) -> str:
+    """The name of a group of failures; a reason that was cut says so."""
+    return f"{exception}…" if len(exception) > _CUT else exception
+
+
+def said_besides(sample: str, exception: str) -> str:
+    """What a failure says beyond its name."""
+    return "" if sample == exception else sample.removeprefix(f"{exception}: ")
+
+
 def state_name(value: State | str, moved_to: str | None = None) -> str:
     return STATES[State(value)] if moved_to is None else "moved"
 
@@ -126,11 +142,10 @@ _environment = Environment(
 )
 _environment.filters.update(
     number=number, rate=rate, span=span, ago=ago, moment=moment, clock=clock, iso=iso, size=size, path=path,
-    state=state_name, tone=tone,
+    state=state_name, tone=tone, ended=ended, said_besides=said_besides,
 )  # fmt: skip
-_environment.globals.update(
-    query=query, STATES=STATES, State=State, status_word=status_word, SYSTEM_QUEUES=SYSTEM_QUEUES
-)
+_environment.tests["own"] = is_own
+_environment.globals.update(query=query, STATES=STATES, State=State, status_word=status_word)
 
 
 _LIVE: Final = frozenset(one.name for one in (HERE / "templates" / "parts").glob("*.html"))

@@ -7,10 +7,11 @@ import base64
 import binascii
 import hashlib
 import hmac
+import inspect
 import ipaddress
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remuda.server.http.api.problems import Problem
+from remuda.server.http.pages.render import page
 from remuda.server.http.security.users import Role, User, UserEntry, Users
 
 CSP: Final = (
@@ -44,8 +46,8 @@ _TRIES_WITHIN: Final = 60.0
 _BASIC_KEPT: Final = 300.0
 LOCAL: Final = User("local", Role.OPERATOR)
 
-Identify = Callable[[Request], User | None]
-"""For an application with its own login: returns the user of a request, or None."""
+Identify = Callable[[Request], User | Awaitable[User | None] | None]
+"""For an application with its own login: the user of a request, or None; a function or a coroutine function."""
 
 
 class Guard:
@@ -136,7 +138,8 @@ class Guard:
 
     async def _who(self, request: Request, cookie: str | None) -> User | None:
         if self._identify is not None:
-            return self._identify(request)
+            told = self._identify(request)
+            return await told if inspect.isawaitable(told) else told
         if self._users is None:
             if not _is_local(request):
                 raise Problem(
@@ -201,13 +204,17 @@ class Guard:
 
     async def _ask_to_log_in(self, path: str, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         answer: Response
-        if path.startswith("/api/") or path == "/metrics" or request.method not in _SAFE or self._users is None:
+        root = scope.get("root_path", "")
+        if path.startswith("/api/") or path == "/metrics" or request.method not in _SAFE:
             challenge = {"WWW-Authenticate": 'Basic realm="Remuda", charset="UTF-8"'} if self._users else {}
             answer = Problem(401, "Not logged in", "log in first", headers=challenge).response()
         elif request.headers.get("hx-request"):
-            answer = Response(status_code=204, headers={"HX-Redirect": f"{scope.get('root_path', '')}/login"})
+            where = {"HX-Redirect": f"{root}/login"} if self._users else {"HX-Refresh": "true"}
+            answer = Response(status_code=204, headers=where)
+        elif self._users is None:
+            answer = page(request, "error.html", 401, detail="The application does not let you in here.", code=401)
         else:
-            answer = RedirectResponse(f"{scope.get('root_path', '')}/login", 303)
+            answer = RedirectResponse(f"{root}/login", 303)
         await answer(scope, receive, _with_headers(send, scope, None))
 
     def _check_host(self, request: Request) -> None:

@@ -220,9 +220,11 @@ const tones = { Q: "wait", F: "busy", S: "good", X: "good", K: "good", R: "warn"
 
 function row(entry) {
   const line = document.createElement("tr");
+  const heads = tail.closest("table").tHead.rows[0].cells;
   const cell = (content, kind) => {
     const made = document.createElement("td");
     if (kind) made.className = kind;
+    made.dataset.head = heads[line.cells.length].textContent; // its label on a phone
     if (content instanceof Node) made.append(content);
     else made.textContent = content;
     line.append(made);
