@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import InvalidOption, NotFound, RemudaError
 from tests.bus.kit import running
 
 
@@ -167,6 +167,33 @@ def test_l6_retention_runs_on_the_tests_clock() -> None:
         assert test.queue("x").dead == 1
         test.advance("2d")
         assert test.queue("x").dead == 0
+
+
+def test_b18_the_rules_of_the_buss_broker_hold_in_its_tests(tmp_path: Path) -> None:
+    """T1, T3, L6: what says what becomes of messages; not where and how they are kept."""
+    rules: Any = {"infer_types": "{object}.{key}", "queue_defaults": {"message_limit": 1}, "default_queue": "rest",
+                  "auto_queue_creation": False, "dead_retention": "1h"}  # fmt: skip
+    bus = Bus(tmp_path / "data", sync="interval", segment_bytes=100_000, **rules)
+    handled: list[int] = []
+    bus.subscribe("price.*", queue="prices")(lambda body: handled.append(body))
+
+    @bus.subscribe("bad", queue="bad", retry="never")
+    def fail() -> None:
+        raise ValueError
+
+    with bus.testing() as test:
+        test.publish("price.tea", 5)
+        test.run()
+        test.publish("price.tea", 5)
+        test.publish("bad")
+        test.run()
+        assert handled == [5], "the second is no news"
+        assert test.queue("prices").options.message_limit == 1
+        with pytest.raises(NotFound):
+            bus.broker.subscribe("nowhere")
+        test.advance("2h")
+        assert test.queue("bad").dead == 0
+    assert not (tmp_path / "data").exists()
 
 
 def test_b2_a_lambda_needs_a_queue_of_its_own() -> None:

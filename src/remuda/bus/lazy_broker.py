@@ -36,7 +36,7 @@ class LazyBroker:
         self.closed = False
         """Whether it was closed and not used since."""
         self.guard = threading.RLock()
-        self._options = options
+        self.options = options
         self._prepare = prepare
         self._attempt: _Attempt | None = None
 
@@ -81,7 +81,7 @@ class LazyBroker:
 
     def _run(self, attempt: _Attempt) -> None:
         try:
-            broker = open_broker(self.url, clock=self.clock, **self._options)
+            broker = open_broker(self.url, clock=self.clock, **self.options)
             try:
                 self._prepare(broker)
                 with self.guard:

@@ -42,6 +42,11 @@ T = TypeVar("T")
 _PLENTY: Final = 10_000
 _SOON: Final = 5.0
 _MOMENT: Final = 0.05
+_RULES: Final = frozenset(
+    {"auto_queue_creation", "default_queue", "queue_defaults", "compact", "compact_objects", "infer_types",
+     "success_retention", "dead_retention", "collect_interval"}
+)  # fmt: skip
+"""Options of the bus's broker that say what becomes of messages; the others say where and how it keeps them."""
 
 
 class ManualClock:
@@ -78,7 +83,8 @@ class TestBus:
         self._planned = False
         self._errors: list[CallResult] = []
         self._before = (bus._lazy, bus._calls.listener)
-        bus._lazy, bus._calls.listener = LazyBroker(url, self.clock, {}, bus._prepare), None
+        rules: Any = {name: value for name, value in bus._lazy.options.items() if name in _RULES}
+        bus._lazy, bus._calls.listener = LazyBroker(url, self.clock, rules, bus._prepare), None
         bus._calls.test = self
 
     def __repr__(self) -> str:
