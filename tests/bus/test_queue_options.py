@@ -72,8 +72,11 @@ def test_b21_a_type_carries_its_topic_queue_and_options() -> None:
         test.run(raise_errors=True)
         test.send(Order(8))
         bus.publish("order.placed", Order(9))
+        assert len(bus.publish_many(Order, [Order(10)])) == 1
         test.run(raise_errors=True)
-    assert got == [Order(7), Order(8), Order(9)]
+        with pytest.raises(InvalidMessage, match="a topic must be a string"):
+            bus.publish_many(int, [1])
+    assert got == [Order(7), Order(8), Order(9), Order(10)]
 
 
 def test_b21_the_publisher_may_come_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

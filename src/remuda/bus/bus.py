@@ -287,9 +287,10 @@ class Bus:
         return self._publisher.publish(messages, transaction)[0]
 
     def publish_many(
-        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
+        self, topic: str | type, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
     ) -> list[str]:
-        """Publish many bodies under one topic for about the cost of one; all are stored when it returns."""
+        """Publish many bodies under one topic, or that of a type which carries it, for about the cost of one; all are
+        stored when it returns."""
         return self._publisher.publish(self._messages(topic, bodies, options), transaction)
 
     def publish_messages(self, messages: Message | Iterable[Message], *, transaction: Any = None) -> list[str]:
@@ -315,7 +316,7 @@ class Bus:
         return (await self._publisher.publish_async(messages, transaction))[0]
 
     async def publish_many_async(
-        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
+        self, topic: str | type, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
     ) -> list[str]:
         """`publish_many` for coroutines."""
         return await self._publisher.publish_async(self._messages(topic, bodies, options), transaction)
@@ -633,7 +634,7 @@ class Bus:
         retry = None if settings is None else settings.retry
         return CallEnvironment(stack, self._subscribing.providers, self.encoding, self.loop_holder, retry, self.prefix)
 
-    def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
+    def _messages(self, topic: Any, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
         if "id" in options:
             raise InvalidMessage("publish_many takes no id, since many messages cannot share one; nothing was stored")
         return self._publisher.messages(topic, argument_checks.read_bodies(bodies), read_publish_options(options))

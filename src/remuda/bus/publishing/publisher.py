@@ -14,7 +14,7 @@ from remuda.bus.handlers.loops import drive, drive_async
 from remuda.bus.handlers.queue_rules import with_prefix
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.publish_options import PublishOptions
-from remuda.bus.publishing.typed import TypedMessage, addressed
+from remuda.bus.publishing.typed import TypedMessage, addressed, carried_by
 from remuda.model.errors import Duplicate, InvalidMessage, RemudaError
 from remuda.model.messages import Messages
 from remuda.model.queues.system_queues import UNROUTED
@@ -36,18 +36,25 @@ class MessagePublisher:
         bus = self._bus
         if type(topic) is not str:
             topic, body, carried = addressed(topic, body)
-            # With an outbox the broker may be away; the queue's handler creates it.
-            if carried is not None and carried.queue is not None and bus.outbox is None:
-                self._declare(carried, carried.queue)
+            if carried is not None:
+                self._topic_of(carried)
         if bus.prefix:
             topic, options = self._prefixed(topic, options)
         return options.message(topic, body, self._inherited(), bus.encoding, bus.now)
 
-    def messages(self, topic: str, values: Iterable[Any], options: PublishOptions) -> Messages:
+    def messages(self, topic: Any, values: Iterable[Any], options: PublishOptions) -> Messages:
         bus = self._bus
+        if type(topic) is not str and (carried := carried_by(topic)) is not None:
+            topic = self._topic_of(carried)
         if bus.prefix:
             topic, options = self._prefixed(topic, options)
         return options.messages(topic, values, self._inherited(), bus.encoding, bus.now())
+
+    def _topic_of(self, carried: TypedMessage) -> str:
+        # With an outbox the broker may be away; the queue's handler creates it.
+        if carried.queue is not None and self._bus.outbox is None:
+            self._declare(carried, carried.queue)
+        return carried.topic
 
     def _declare(self, carried: TypedMessage, queue: str) -> None:
         """Create the queue of a type of messages before its first message, if this process may be the first."""
