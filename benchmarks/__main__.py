@@ -33,6 +33,7 @@ from benchmarks.shared.rows import SHARED_ROWS
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
 from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, server_table, spark_table
 from benchmarks.throughput import measure
+from benchmarks.ways import EXCHANGE, PURE, WAYS_ROWS
 from benchmarks.workflows.rows import WORKFLOW_ROWS
 from benchmarks.workload import workloads
 
@@ -98,6 +99,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **SERVER_ROWS,
         **FLOW_ROWS,
         **WORKFLOW_ROWS,
+        **WAYS_ROWS,
     }
 
 
@@ -108,7 +110,7 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result) or is_lake(result)]
-    alone = {*HTTP_ROWS, *SHARED_ROWS, *FLOW_ROWS, *WORKFLOW_ROWS}
+    alone = {*HTTP_ROWS, *SHARED_ROWS, *FLOW_ROWS, *WORKFLOW_ROWS, EXCHANGE, PURE}
     http = [result for result in results if result.name in alone]
     outbox = [result for result in results if is_outbox(result)]
     server = [result for result in results if is_server(result)]

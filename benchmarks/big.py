@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +31,9 @@ _ROOT: Final = Path(__file__).parent.parent
 
 def restart(effort: Effort) -> Result:
     with scratch() as directory:
-        built = _child("settle-and-die", directory, MANY, ends_with=-signal.SIGKILL)
-        killed = _child("restart", directory, LIVE)["seconds"]
-        clean = [_child("restart", directory, LIVE)["seconds"] for _ in range(effort.rounds)]
+        built = child("settle-and-die", directory, MANY, ends_with=-signal.SIGKILL)
+        killed = child("restart", directory, LIVE)["seconds"]
+        clean = [child("restart", directory, LIVE)["seconds"] for _ in range(effort.rounds)]
     return Result(
         name=RESTART,
         unit="s",
@@ -48,8 +49,8 @@ def restart(effort: Effort) -> Result:
 
 def backlog(effort: Effort) -> Result:
     with scratch() as directory:
-        few = _child("backlog", directory / "few", FEW)
-        many = _child("backlog", directory / "many", MANY)
+        few = child("backlog", directory / "few", FEW)
+        many = child("backlog", directory / "many", MANY)
     return Result(
         name=BACKLOG,
         unit="MB resident",
@@ -68,7 +69,7 @@ def backlog(effort: Effort) -> Result:
 
 def delayed(effort: Effort) -> Result:
     with scratch() as directory:
-        many = _child("delayed", directory, MANY)
+        many = child("delayed", directory, MANY)
     return Result(
         name=DELAYED,
         unit="MB resident",
@@ -83,7 +84,7 @@ def delayed(effort: Effort) -> Result:
 
 def batches(effort: Effort) -> Result:
     with scratch() as directory:
-        many = _child("batches", directory, 10 * MANY)
+        many = child("batches", directory, 10 * MANY)
     return Result(
         name=BATCHES,
         unit="MB resident",
@@ -104,9 +105,13 @@ BIG_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
 }
 
 
-def _child(step: str, directory: Path, count: int, ends_with: int = 0) -> dict[str, Any]:
+def child(
+    step: str, directory: Path, count: int, environment: Mapping[str, str] | None = None, ends_with: int = 0
+) -> dict[str, Any]:
+    """What a step in a process of its own has found."""
     command = [sys.executable, "-m", "benchmarks.children", step, str(directory), str(count)]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    variables = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False, env=variables)
     if done.returncode != ends_with:
         raise RuntimeError(f"{step} ended with {done.returncode}:\n{done.stderr}")
     found: dict[str, Any] = msgspec.json.decode(done.stdout)

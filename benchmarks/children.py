@@ -8,6 +8,7 @@ prints what the step found out as one line of JSON.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -18,7 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda import Messages, open_broker
+from benchmarks.contenders.remuda_broker import Remuda
+from benchmarks.drive import drive
+from benchmarks.workload import Workload
+from remuda import Binding, Bus, Message, Messages, open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.values.durations import HOUR
 
@@ -27,6 +31,9 @@ LIVE: Final = 10_000
 _BATCH: Final = 1000
 _BODIES: Final = [f"{number:0200d}".encode() for number in range(_BATCH)]
 _PULLS: Final = 2000
+_WARM: Final = 200
+IDLE_SECONDS: Final = 10.0
+SINGLE: Final = Workload("embedded/one/1p/os/200B", 1, 1, "os", 200)
 
 Found = dict[str, Any]
 
@@ -95,12 +102,74 @@ def batches(directory: Path, count: int) -> Found:
     return found
 
 
+def single(directory: Path, count: int) -> Found:
+    """Publish, take and acknowledge one message after the other."""
+    session = Remuda().open(SINGLE, directory)
+    drive(session, SINGLE, _WARM)
+    seconds = drive(session, SINGLE, count)
+    session.close()
+    return {"rate": count / seconds}
+
+
+def ways(directory: Path, count: int) -> Found:
+    """CPU time of a publish to a queue by its topic, through an exchange, and through a router."""
+    directory.mkdir()
+    broker = open_broker(directory / "broker", sync="os")
+    broker.create_queue(QUEUE, type="pull")
+    broker.create_router("exchange", "topic", [Binding(queue=QUEUE, key=f"{QUEUE}.#")])
+    broker.create_router("router", "distribute", [Binding(queue=QUEUE)])
+    message = Message(f"{QUEUE}.row", _BODIES[0])
+    publishes: dict[str, Callable[[], object]] = {
+        "queue": lambda: broker.publish(message),
+        "exchange": lambda: broker.route("exchange", message),
+        "router": lambda: broker.route("router", message),
+    }
+    micros: dict[str, list[float]] = {way: [] for way in publishes}
+    for _ in range(5):
+        for way, publish in publishes.items():
+            start = time.process_time()
+            for _ in range(count):
+                publish()
+            micros[way].append(1e6 * (time.process_time() - start) / count)
+            broker.clear(QUEUE)
+    broker.close()
+    return {way: round(sorted(found)[len(found) // 2], 2) for way, found in micros.items()}
+
+
+def idle(directory: Path, count: int) -> Found:
+    """What so many handlers cost while no message comes: the share of a core, and switches between threads."""
+    with Bus(directory, sync="os") as bus:
+        for number in range(count):
+            bus.subscribe(f"idle{number}", queue=f"idle{number}")(_ignore)
+        bus.start()
+        time.sleep(1)
+        before, cpu, start = _switches(), time.process_time(), time.perf_counter()
+        time.sleep(IDLE_SECONDS)
+        seconds = time.perf_counter() - start
+        return {
+            "percent": round(100 * (time.process_time() - cpu) / seconds, 3),
+            "switches_per_second": round((_switches() - before) / seconds, 1),
+        }
+
+
+def _ignore(body: str) -> None:
+    """Handle nothing: no message comes."""
+
+
+def _switches() -> int:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_nvcsw + used.ru_nivcsw
+
+
 STEPS: Final[dict[str, Callable[[Path, int], Found]]] = {
     "settle-and-die": settle_and_die,
     "restart": restart,
     "backlog": backlog,
     "delayed": delayed,
     "batches": batches,
+    "single": single,
+    "ways": ways,
+    "idle": idle,
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import big, children, grow, musts, page, throughput
+from benchmarks import big, children, grow, musts, page, throughput, ways
 from benchmarks.effort import Effort
 from benchmarks.results import Result, load, merged, save
 from benchmarks.syncs import counted_syncs
@@ -41,7 +41,7 @@ def test_a_row_runs_from_end_to_end(row: str, tmp_path: Path) -> None:
 
 def test_all_rows_are_named_as_the_results_promise() -> None:
     names = benchmarks.row_names()
-    assert len(names) == len(set(names)) == 126
+    assert len(names) == len(set(names)) == 129
     assert {must.row for must in musts.MUSTS} <= set(names)
 
 
@@ -123,3 +123,21 @@ def test_a_row_about_growth_runs_from_end_to_end(what: str, monkeypatch: pytest.
 def test_memory_rows_run_from_end_to_end(tmp_path: Path) -> None:
     assert children.delayed(tmp_path / "delayed", 2000)["resident_mb"] > 0
     assert children.batches(tmp_path / "batches", 2000)["head_ms"]["p50"] > 0
+
+
+def test_other_ways_to_a_queue_are_compared(tmp_path: Path) -> None:
+    found = children.ways(tmp_path / "data", 50)
+    assert set(found) == {"queue", "exchange", "router"}
+    assert min(found.values()) > 0
+
+
+def test_idle_handlers_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "IDLE_SECONDS", 0.1)
+    assert children.idle(tmp_path / "data", 3)["percent"] < 50
+
+
+def test_python_alone_is_compared_with_huey() -> None:
+    pytest.importorskip("huey")
+    result = ways.pure(Effort(rounds=1, seconds=0.001))
+    assert result.remuda > 0
+    assert result.ratio_to_best_peer is not None
