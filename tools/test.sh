@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs all tests, two processes beside each other. If a few fail, they are run again one at a time, which tells a test
 # that a busy machine broke from one that is broken: those that fail again fail the run, and the others are named. The
-# files that took longest are listed.
+# files that took longest are listed. A test process that crashes ends the run, since no other can take its place
+# without a chance that both wait for ever; its test is named, and all tests are run once more.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,19 +10,25 @@ PYTHON=.venv/bin/python
 CACHE=.venv/tests
 AGAIN=8
 
-# Another process takes over from one that crashed, and the test that it was running counts as failed.
-$PYTHON -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 3 \
-    --cache-clear -o cache_dir=$CACHE --junitxml=$CACHE.xml "$@" | tee $CACHE.txt
+all() {
+    $PYTHON -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+        --cache-clear -o cache_dir=$CACHE --junitxml=$CACHE.xml "$@" | tee $CACHE.txt
+}
+
+all "$@"
 code=$?
+if crash=$(grep -E "^worker '.+' crashed while running" $CACHE.txt); then
+    printf '\n%s\nAll tests are run once more.\n\n' "$crash"
+    all "$@"
+    code=$?
+fi
 $PYTHON tools/slowest.py $CACHE.xml
-[ $code -eq 1 ] || exit $code
+[ $code -eq 1 ] && ! grep -qE "^worker '.+' crashed while running" $CACHE.txt || exit $code
 
 failed=$($PYTHON - $CACHE <<'END'
-import json, pathlib, re, sys
+import json, pathlib, sys
 last = pathlib.Path(sys.argv[1], "v/cache/lastfailed")
-failed = json.loads(last.read_text()) if last.exists() else {}
-crashed = re.findall(r"^worker '\w+' crashed while running '(.+)'$", pathlib.Path(f"{sys.argv[1]}.txt").read_text(), re.M)
-print(*dict.fromkeys([*failed, *crashed]), sep="\n")
+print(*(json.loads(last.read_text()) if last.exists() else ()), sep="\n")
 END
 ) || exit 1
 if [ -z "$failed" ] || [ "$(wc -l <<<"$failed")" -gt $AGAIN ]; then

@@ -89,7 +89,7 @@ def test_s5_a_guest_that_does_not_read_holds_little_of_the_hosts_memory(folder: 
         later = broker.runtime.clock() + 61_000_000
         woken.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(broker.runtime.runtime, "clock", lambda: later)
+            patch.setattr(broker.runtime, "clock", lambda: later)
             assert not session.outgoing(send)
         assert not woken
         session.end(None)

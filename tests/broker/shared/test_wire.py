@@ -179,6 +179,7 @@ def test_s6_wrong_arguments_are_refused() -> None:
             verb(*wrong)
 
 
+@pytest.mark.alone
 def test_s5_a_guest_publishes_one_message_in_few_steps(tmp_path: Path) -> None:
     with open_broker(tmp_path, sync="os") as host, open_broker(tmp_path, sync="os") as guest:
         host.create_queue("jobs", type="pull")

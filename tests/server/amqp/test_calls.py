@@ -18,6 +18,7 @@ _MOST = 60
 _PUBLISHES = 50
 
 
+@pytest.mark.alone
 def test_s4_a_publish_that_is_waited_for_takes_few_calls() -> None:
     """Of the server and its codec, in Python; beside these are those of the event loop and of the broker.
 

@@ -112,7 +112,12 @@ class Guest(Queries):
             self._waiting.discard(caller)
 
     def _submit(self, command: Command, inbox: Inbox | None, wait: bool) -> Pending:
-        request = self._publish_alone(command) if type(command) is Publish else None
+        request = None
+        if type(command) is Publish:
+            line = self.line
+            with line.lock:
+                if not self.closed and self._engine is None:
+                    request = line.post_alone(command, self._answers.published)
         if request is None:
             request = self._request_for(command, inbox, wait)
             self._send(request)
@@ -126,14 +131,6 @@ class Guest(Queries):
             if request.error is not None:
                 raise request.error
         return request.pending
-
-    def _publish_alone(self, command: Publish) -> Request | None:
-        """Send one message by the fast path, if no other request is under way; else return None and do nothing."""
-        line = self.line
-        with line.lock:
-            return (
-                None if self.closed or self._engine is not None else line.post_alone(command, self._answers.published)
-            )
 
     def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
         """As `submit`, without waiting: the result is valid once `Pending.answer` is done."""
