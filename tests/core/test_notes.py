@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 
 import pytest
 
 from remuda.core.core import Core
+from remuda.core.queues.notes import Notes
 from remuda.core.recovery import snapshot
 from remuda.core.recovery.snapshot import FrozenCore
 from remuda.model.errors import Duplicate, NotHeld
 from remuda.model.ids import Snowflakes
 from remuda.model.notes import NOTE, Note, note_headers
 from remuda.model.settlement import Outcome
+from remuda.model.state import State
 from tests.core.kit import PULL, Bench
 from tests.core.naive import state_of
 
 FAR = 3_600_000_000
+WAITING = frozenset({State.QUEUED, State.RETRY})
 
 
 def note(bench: Bench, offset: int, number: int, lease: int | None = None, queue: str = "q") -> None:
@@ -70,7 +74,7 @@ def test_g2_every_restart_finds_the_notes_of_what_lives(seed: int) -> None:
             if settled and act == "end":
                 kept.pop(dispatch.runs[0][0])
         elif act == "move":
-            bench.move("p")
+            bench.move("p", states=WAITING)
             for offset in list(kept):
                 if len(bench.core.notes("p", offset)):
                     assert not bench.core.notes("q", offset)
@@ -144,3 +148,49 @@ def test_g2_a_sleeper_costs_little_memory() -> None:
     size += sum(sys.getsizeof(page) for page in table.freeze())
     assert size / many < 300
     assert len(snapshot.save(bench.core)) / many < 150
+
+
+@pytest.mark.parametrize("restart", ["none", "records", "snapshot", "moved"])
+def test_g1_g2_a_message_has_thousands_of_notes_each_once(restart: str) -> None:
+    """Their cost does not grow with their number: they are kept in pages."""
+    bench = Bench(PULL)
+    bench.declare("p", PULL)
+    offset, many = bench.publish("m").first, 400
+    for number in range(many):
+        note(bench, offset, 7 * number)
+    queue = "q"
+    if restart == "records":
+        bench.core = replayed(bench, len(bench.records))
+    elif restart == "snapshot":
+        saved = snapshot.save(bench.core)
+        bench.core = Core(Snowflakes(1))
+        snapshot.load(bench.core, saved)
+    elif restart == "moved":
+        bench.move("p", states=WAITING)
+        queue = "p"
+    notes = bench.core.queues[queue].notes
+    assert notes.count(offset) == many
+    places = bench.core.notes(queue, offset)
+    assert len(set(places)) == many
+    assert places == sorted(places)
+    for after in (0, 1, 127, 128, 129, 256, 399, 400, 500):
+        assert bench.core.notes(queue, offset, after) == places[after:]
+    for number in (0, 7, 7 * 127, 7 * 128, 7 * (many - 1)):
+        assert notes.has(offset, number)
+        assert not notes.has(offset, number + 1)
+    if restart in ("none", "moved"):
+        with pytest.raises(Duplicate):
+            note(bench, offset, 7 * 200, queue=queue)
+        note(bench, offset, 1, queue=queue)
+        assert notes.has(offset, 1)
+    notes.forget(offset, 1)
+    assert (len(notes), notes.count(offset), notes.places(offset)) == (0, 0, [])
+
+
+def test_g2_a_checkpoint_from_before_there_were_pages_is_read() -> None:
+    notes, pairs = Notes(), struct.Struct("<QQ")
+    notes.load({5: b"".join(pairs.pack(number, 100 + number) for number in range(300)), 6: pairs.pack(1, 2)})
+    assert notes.places(5) == list(range(100, 400))
+    assert notes.has(5, 299)
+    notes.add(5, 300, 400)
+    assert (notes.count(5), notes.count(6), notes.places(6)) == (301, 1, [2])

@@ -150,9 +150,9 @@ class Core:
             return delayed
         return [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()] + delayed
 
-    def notes(self, name: str, offset: int) -> list[int]:
-        """The offsets of the notes on a message that is in this queue, or parked there."""
-        return self.registry.queue(name).notes.places(offset)
+    def notes(self, name: str, offset: int, after: int = 0) -> list[int]:
+        """The offsets of the notes on a message that is in this queue, or parked there, without the first ones."""
+        return self.registry.queue(name).notes.places(offset, after)
 
     # Recovery
 

@@ -151,7 +151,8 @@ class Publishing:
         if notes.count(offset) < notes.awaited.get(offset, 0):
             return
         for piece in queue.delayed.find(offset, 1):
-            if piece.state is State.QUEUED and piece.redelivered and piece.due > self._recorder.now:
+            was_handled = piece.redelivered or offset in queue.arrivals  # one that was moved may be no first delivery
+            if piece.state is State.QUEUED and was_handled and piece.due > self._recorder.now:
                 notes.awaited.pop(offset, None)
                 self._recorder.stay(queue, Event(queue.name, State.QUEUED, offset, 1, attempt=piece.attempt))
                 self._registry.after(queue)

@@ -70,7 +70,7 @@ class Queries(Durability):
     def notes(self, queue: str, offset: int, after: int) -> list[Noted]:
         """The notes on a message of this queue, in the order in which they came, without the first ones."""
         with self._asking() as core:
-            places = core.notes(queue, offset)[after:]
+            places = core.notes(queue, offset, after)
         if not places:
             return []
         runs = merged((place, 1) for place in places)

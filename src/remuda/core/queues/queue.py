@@ -517,7 +517,7 @@ class Queue(Leases):
                 for offset in range(event.first, event.first + event.count):
                     pairs = self.journey.notes.pop(offset, None)
                     if pairs is not None:
-                        self.notes.table[offset] = pairs
+                        self.notes.put(offset, pairs)
             if event.reason is not None:
                 self.arrivals.update(dict.fromkeys(range(event.first, event.first + event.count), event.reason))
         if self.journey.to is not None:

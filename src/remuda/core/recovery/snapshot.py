@@ -250,7 +250,7 @@ def load(core: Core, snapshot: bytes) -> None:
             for offset, size in _numbers_of(next(parts)).items():
                 queue.remember_size(offset, size)
         for _ in range(saved.notes):
-            queue.notes.table.update(_notes_of(next(parts)))
+            queue.notes.load(_notes_of(next(parts)))
         for _ in range(saved.weights):
             queue.weights.update(_numbers_of(next(parts)))
         _load_rest(queue, saved.counts, saved.had, saved.named)
