@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.servers.browser import Watched, accepting, browser, watched
 __all__ = ["browser", "watched"]
 
 TRIES: list[int] = []
+GO_ON = threading.Event()
 
 
 @pytest.fixture
@@ -28,6 +30,9 @@ def site() -> Iterator[Site]:
         def order(run: Run, body: Any) -> str:
             run.step(lambda: "paid <b>", name="charge", undo=lambda value: TRIES.append(-1))
             run.sleep("1h" if body == "waits" else "1ms")
+            if body == "holds":
+                run.progress(1, 4, "a quarter")
+                run.step(GO_ON.wait, 60, name="hold")
             run.step(lambda: _fails_once(body), name="ship")
             return "all"
 
@@ -97,6 +102,20 @@ def test_g4_cancel_and_restart_over_http(site: Site) -> None:
     assert site.client.post("/api/v1/workflows/again/restart", json={"step": "charge"}).status_code == 200
     until(lambda: _state(site, "again") == "done", "its end")
     assert site.client.post("/api/v1/workflows/again/restart").status_code == 409
+
+
+def test_g5_the_progress_of_a_run_over_http_and_on_its_page(site: Site, watched: Watched) -> None:
+    """G5"""
+    GO_ON.clear()
+    _start(site, "busy", "holds")
+    until(lambda: site.client.get("/api/v1/workflows/busy").json()["progress"] is not None, "its progress")
+    told = site.client.get("/api/v1/workflows/busy").json()["progress"]
+    assert told == {"done": 1, "total": 4, "note": "a quarter"}
+    watched.page.goto(f"{site.address}/workflows/busy")
+    expect(watched.page.get_by_label("Progress")).to_have_attribute("value", re.compile("1"))
+    GO_ON.set()
+    until(lambda: _state(site, "busy") == "done", "its end")
+    assert site.client.get("/api/v1/workflows/busy").json()["progress"] is None
 
 
 def test_g4_a_run_on_its_page(site: Site, watched: Watched) -> None:

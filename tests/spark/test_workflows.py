@@ -33,14 +33,17 @@ def test_g4_runs_and_steps_are_tables(spark: SparkSession, tmp_path: Path) -> No
         return first
 
     with bus.testing(tmp_path / "data") as test:
-        for id in ("works", "fails", "waits", "stops"):
-            bus.workflows.start("order", "waits" if id == "stops" else id, id=id)
+        for id in ("works", "fails", "waits", "stops", "again"):
+            bus.workflows.start("order", "waits" if id in ("stops", "again") else id, id=id)
         test.run()
         bus.workflows.cancel("stops")
+        bus.workflows.cancel("again")
         test.advance("2m")
+        bus.workflows.restart("again")
+        test.run()
         test.publish("paid", 1, key="nobody")
         test.run()
-        expected = {id: bus.workflows.status(id) for id in ("works", "fails", "waits", "stops")}
+        expected = {id: bus.workflows.status(id) for id in ("works", "fails", "waits", "stops", "again")}
         recorded = {id: len(bus.workflows.steps(id)) for id in expected}
         bus.broker.spectate()  # which has everything written
         found = {row.run: row for row in remuda_spark.read(spark, tmp_path / "data", "workflows").collect()}
@@ -55,9 +58,9 @@ def test_g4_runs_and_steps_are_tables(spark: SparkSession, tmp_path: Path) -> No
         )  # fmt: skip
         assert counts[row.offset] == recorded[id]
     assert {id: row.state for id, row in found.items()} == {
-        "works": "done", "fails": "failed", "waits": "sleeping", "stops": "cancelled"
+        "works": "done", "fails": "failed", "waits": "sleeping", "stops": "cancelled", "again": "sleeping"
     }  # fmt: skip
-    assert [found[id].undone for id in ("works", "fails", "stops")] == [False, True, True]
+    assert [found[id].undone for id in ("works", "fails", "stops", "again")] == [False, True, True, False]
     assert retried == 1
     with pytest.raises(InvalidOption, match="takes no selection"):
         remuda_spark.read(spark, tmp_path / "data", "steps", fromOffset=3)

@@ -52,9 +52,12 @@ def workflows(lifecycle: DataFrame, messages: DataFrame, prefix: str = "") -> Da
         .agg(
             F.countDistinct(F.when(F.col("is_step"), F.col("number"))).alias("steps"),
             F.min("version").alias("version"),
-            F.max((F.col("kind") == "cancelled").cast("int")).alias("cancelled"),
-            F.max((F.col("kind") == "undo").cast("int")).alias("undone"),
+            _last("cancelled").alias("cancelled"),
+            _last("undo").alias("undone"),
+            (_last("restarted") + 1).alias("restarts"),
         )
+        .withColumn("cancelled", _since_restart("cancelled"))
+        .withColumn("undone", _since_restart("undone"))
     )
     return runs.join(counted, ["offset", "queue"], "left").select(
         F.col("offset"),
@@ -64,7 +67,7 @@ def workflows(lifecycle: DataFrame, messages: DataFrame, prefix: str = "") -> Da
         _state().alias("state"),
         F.col("reason"),
         F.coalesce(F.col("steps"), F.lit(0)).alias("steps"),
-        (F.col("undone") == 1).alias("undone"),
+        F.coalesce("undone", F.lit(False)).alias("undone"),
         F.col("created"),
         F.coalesce(F.col("completed"), F.col("failed")).alias("ended"),
         F.col("attempts"),
@@ -72,9 +75,18 @@ def workflows(lifecycle: DataFrame, messages: DataFrame, prefix: str = "") -> Da
     )
 
 
+def _last(kind: str) -> Column:
+    """The last epoch with a record of this kind."""
+    return F.max(F.when(F.col("kind") == kind, F.col("epoch")))
+
+
+def _since_restart(column: str) -> Column:
+    return F.coalesce(F.col(column) >= F.coalesce("restarts", F.lit(0)), F.lit(False))
+
+
 def _state() -> Column:
     """How a run stands, in the words of `bus.workflows.status`."""
-    state, cancelled = F.col("state"), (F.col("cancelled") == 1) | (F.col("reason") == "cancelled")
+    state, cancelled = F.col("state"), F.col("cancelled") | (F.col("reason") == "cancelled")
     return (
         F.when(state == "F", "running")
         .when(state.isin("Q", "R"), F.when(F.col("reason").isNotNull(), "sleeping").otherwise("waiting"))

@@ -17,6 +17,7 @@ from remuda.bus.workflows.history import StepRecord
 from remuda.bus.workflows.spans import Span
 from remuda.bus.workflows.workflows import STATES, Workflows, WorkflowStatus
 from remuda.model.errors import InvalidOption
+from remuda.model.operations.worker_orders import Progress
 from remuda.server.http.api.operations import Call, Operation, Parameter
 from remuda.server.http.api.problems import Problem
 from remuda.server.http.pages.pageset import PageSet, in_thread
@@ -71,6 +72,8 @@ class RunDetail(msgspec.Struct, frozen=True, rename="camel"):
     run: RunSummary
     steps: list[Step]
     tree: list[Span]
+    progress: Progress | None
+    """How far it has come by its own account, while it runs."""
 
 
 class StartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -114,7 +117,9 @@ def listed(
 
 def detail(service: MessagingService, id: str) -> RunDetail:
     status, steps, tree = ask(service, lambda flows: (flows.status(id), flows.steps(id), flows.tree(id)))
-    return RunDetail(_summary(status), list(map(_step, steps)), tree)
+    views = ask(service, lambda _: service.bus.status(id).queues.values())
+    progress = next((view.progress for view in views if view.progress is not None), None)
+    return RunDetail(_summary(status), list(map(_step, steps)), tree, progress)
 
 
 def cancel(service: MessagingService, id: str, undo: bool, who: str) -> bool:
@@ -234,12 +239,10 @@ class WorkflowPages(PageSet):
     def _run(self, id: str) -> dict[str, Any]:
         found = detail(self._service, id)
         now = self._service.bus.now()
-        views = ask(self._service, lambda _: self._service.bus.status(id).queues)
-        progress = next((view.progress for view in views.values() if view.progress is not None), None)
         steps = [one for one in found.steps if one.kind in ("step", "sleep", "wait", "publish", "call", "group", "now")]
         return {
             "found": found, "run": found.run, "bars": bars(found.tree[:LINES], found.run.created, now),
-            "left_out": max(0, len(found.tree) - LINES), "progress": progress, "steps": steps,
+            "left_out": max(0, len(found.tree) - LINES), "progress": found.progress, "steps": steps,
         }  # fmt: skip
 
     async def act(self, request: Request) -> Response:
