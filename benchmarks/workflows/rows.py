@@ -14,24 +14,35 @@ from benchmarks.effort import Effort
 from benchmarks.results import Result, latency_result, rate_result
 from benchmarks.scratch import scratch
 from benchmarks.workflows import peers
+from benchmarks.workflows.sleeping import MEMORY, RESTART, sleeping
 from remuda import Bus, Run, call, gather, group
 
+ONE_STEP: Final = {sync: f"workflows/one-step-{sync}" for sync in ("os", "always")}
+STEP_LATENCY: Final = "workflows/step-latency"
+GATHER: Final = "workflows/gather"
+DBOS: Final = "DBOS on SQLite"
 _LONGEST: Final = 300
 _STEPS: Final = 10
 
 
 def one_step(sync: str, effort: Effort) -> Result:
-    """Runs of one step per second, from the first to the last."""
+    """Runs of one step: without syncs per second of CPU time, since only that counts then; else per second."""
     count = max(int(5000 * effort.seconds) // 100 * 100, 100)
-    ours = statistics.median(_runs(count, 1, sync) for _ in range(effort.rounds))
-    others: dict[str, float | None] = {}
-    settings: dict[str, object] = {"count": count, "sync": sync, "threads": 4}
+    rates = [_runs(count, 1, sync) for _ in range(effort.rounds)]
+    ours = statistics.median(of_cpu if sync == "os" else of_wall for of_wall, of_cpu in rates)
+    settings: dict[str, object] = {
+        "count": count, "sync": sync, "threads": 4, "per_second": round(statistics.median(wall for wall, _ in rates)),
+        "per_cpu_second": round(statistics.median(cpu for _, cpu in rates)),
+    }  # fmt: skip
+    others: dict[str, float | None] = {DBOS: None}
     try:
         with scratch() as directory:
-            others["DBOS on SQLite"] = peers.dbos_one_step(directory, max(count // 20, 50))
+            wall, cpu = peers.dbos_one_step(directory, max(count // 20, 50))
+            others[DBOS] = cpu if sync == "os" else wall
+            settings["DBOS per_cpu_second"] = round(cpu)
     except ImportError:
-        others["DBOS on SQLite"], settings["DBOS on SQLite"] = None, "it is not installed"
-    return rate_result(f"workflows/one-step-{sync}", ours, others, None, settings)
+        settings[DBOS] = "it is not installed: pip install dbos"
+    return rate_result(ONE_STEP[sync], ours, others, None, settings)
 
 
 def step_latency(effort: Effort) -> Result:
@@ -45,9 +56,7 @@ def step_latency(effort: Effort) -> Result:
             bus.workflows.result(id, timeout="60s")
             steps = [one for one in bus.workflows.steps(id) if one.kind == "step"]
             times += [(after.recorded - before.recorded) / 1000 for before, after in itertools.pairwise(steps)]
-    return latency_result(
-        "workflows/step-latency", round(statistics.median(times), 3), {}, {"count": count, "steps": _STEPS}
-    )
+    return latency_result(STEP_LATENCY, round(statistics.median(times), 3), {}, {"count": count, "steps": _STEPS})
 
 
 def gather_many(effort: Effort) -> Result:
@@ -58,7 +67,7 @@ def gather_many(effort: Effort) -> Result:
     with scratch() as directory:
         chord = peers.celery_chord(directory, fewer)
     settings = {"members": members, "Celery's members": fewer, "threads": 4}
-    return rate_result("workflows/gather", ours, {"Celery's chord": chord}, None, settings)
+    return rate_result(GATHER, ours, {"Celery's chord": chord}, None, settings)
 
 
 def _app(directory: Path, steps: int, sync: str) -> Bus:
@@ -73,14 +82,15 @@ def _app(directory: Path, steps: int, sync: str) -> Bus:
     return bus
 
 
-def _runs(count: int, steps: int, sync: str) -> float:
+def _runs(count: int, steps: int, sync: str) -> tuple[float, float]:
+    """Runs per second, and per second of CPU time."""
     with scratch() as directory, _app(directory, steps, sync) as bus:
         for first in range(0, count, 100):
             bus.publish_many("workflow.w", list(range(first, first + 100)))
-        begin = time.perf_counter()
+        begin, effort = time.perf_counter(), time.process_time()
         bus.start()
         _until_empty(bus, "workflow.w")
-        return count / (time.perf_counter() - begin)
+        return count / (time.perf_counter() - begin), count / (time.process_time() - effort)
 
 
 def _gather(members: int) -> float:
@@ -111,8 +121,9 @@ def _until_empty(bus: Bus, queue: str) -> None:
 
 
 WORKFLOW_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
-    "workflows/one-step-os": partial(one_step, "os"),
-    "workflows/one-step-always": partial(one_step, "always"),
-    "workflows/step-latency": step_latency,
-    "workflows/gather": gather_many,
+    **{name: partial(one_step, sync) for sync, name in ONE_STEP.items()},
+    STEP_LATENCY: step_latency,
+    GATHER: gather_many,
+    MEMORY: partial(sleeping, what=MEMORY),
+    RESTART: partial(sleeping, what=RESTART),
 }
