@@ -17,6 +17,7 @@ from remuda.bus.settings.retry import RetryPolicy
 from remuda.bus.testing import ManualClock
 from remuda.bus.workflows.errors import Diverged, MembersFailed, StepFailed, UndoFailed, WaitTimeout
 from remuda.bus.workflows.history import StepRecord
+from remuda.bus.workflows.run import step
 from remuda.bus.workflows.work import call, chain, gather, group
 from remuda.bus.workflows.workflow_run import MemberResult, Run
 from remuda.bus.workflows.workflows import WorkflowStatus
@@ -127,6 +128,7 @@ __all__ = [
     "message",
     "open_async_broker",
     "open_broker",
+    "step",
 ]
 
 MODULES: Final = (

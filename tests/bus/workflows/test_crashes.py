@@ -11,14 +11,15 @@ import shutil
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from remuda import Bus, Run
-from remuda.bus.testing import ManualClock
+from remuda import Bus, Run, StepRecord
+from remuda.bus.testing import ManualClock, TestBus
 from remuda.log.segments import HEADER_BYTES
 from remuda.log.tail.tail_frames import MARKER_BYTES, Frame, scan
+from remuda.model.values.durations import SECOND
 
 BEGAN = 1_800_000_000_000_000
 
@@ -29,6 +30,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.effects: list[tuple[int, str]] = []
+        self.is_broken = False
 
     def tail(self) -> Path:
         *_, found = sorted((self.directory / "tail").glob("*.log"))
@@ -50,7 +52,10 @@ def frames(file: Path) -> list[Frame]:
     return [item for item in scan(data[HEADER_BYTES:], marker, HEADER_BYTES) if isinstance(item, Frame)]
 
 
-def app(world: World, *, fails: bool) -> Bus:
+ENDINGS = ["succeeds", "is undone", "is cancelled", "is restarted"]
+
+
+def app(world: World, ending: str, kind: str) -> Bus:
     bus = Bus(world.directory)
 
     @bus.subscribe("double", queue="double")
@@ -61,35 +66,75 @@ def app(world: World, *, fails: bool) -> Bus:
     def news(text: str) -> None:
         world.effects.append((0, f"news {text}"))
 
-    @bus.workflow(name="w", waits_for="approved", retry=["1m"])
-    def w(run: Run, body: str) -> Any:
-        first = run.step(world.do, f"charge {body}", name="charge", undo=lambda value: world.do(f"undo {value}"))
+    def undo(value: str) -> None:
+        world.do(f"undo {value}")
+
+    def ship() -> str:
+        world.do("ship")
+        if world.is_broken:
+            raise ConnectionError("no truck")
+        return "ship"
+
+    def function(run: Run, body: str) -> Any:
+        first = run.step(world.do, f"charge {body}", name="charge", undo=undo if ending != "is restarted" else None)
         run.sleep("1h")
         both = run.gather(partial(world.do, "left"), partial(world.do, "right"))
         said = run.wait_for("approved", key=body)
         run.publish("news", f"approved {body}")
         answer = run.call("double", 21)
         results = run.group([("double", 1), ("double", 2)])
-        run.step(world.do, "ship", undo=lambda value: world.do(f"undo {value}"))
-        if fails:
+        run.step(ship, undo=undo if ending == "is undone" else None)
+        if ending == "is undone":
             raise RuntimeError("no truck")
         return [first, *both, said, answer, [one.value for one in results]]
 
+    async def coroutine(run: Run, body: str) -> Any:
+        async def do(what: str) -> str:
+            return world.do(what)
+
+        first = await run.step(do, f"charge {body}", name="charge", undo=undo if ending != "is restarted" else None)
+        await run.sleep("1h")
+        both = await run.gather(partial(do, "left"), partial(do, "right"))
+        said = await run.wait_for("approved", key=body)
+        await run.publish("news", f"approved {body}")
+        answer = await run.call("double", 21)
+        results = await run.group([("double", 1), ("double", 2)])
+        await run.step(ship, undo=undo if ending == "is undone" else None)
+        if ending == "is undone":
+            raise RuntimeError("no truck")
+        return [first, *both, said, answer, [one.value for one in results]]
+
+    bus.workflow(name="w", waits_for="approved", retry=["1m"] if ending != "is restarted" else "never")(
+        function if kind == "function" else coroutine
+    )
     return bus
 
 
-def play(world: World, now: int, *, fails: bool) -> tuple[Any, list[Any], str]:
-    """Start the run and approve it, unless that has been done, and see it to its end."""
-    bus = app(world, fails=fails)
-    with bus.testing(world.directory, clock=ManualClock(now)) as test:
-        id = bus.workflows.start("w", "a", id="mine")
-        test.run()
+class Played(NamedTuple):
+    result: Any
+    reason: str
+    steps: list[StepRecord]
+
+
+def play(bus: Bus, test: TestBus, world: World, ending: str) -> Played:
+    """Start the run, approve it or cancel it, and repair what is broken, unless that has been done; see it to its
+    end."""
+    flows = bus.workflows
+    id = flows.start("w", "a", id="mine")
+    test.run()
+    if ending == "is cancelled":
+        flows.cancel(id, who="ann")
+    else:
         bus.publish("approved", "yes", key="a", idempotency_key="approval")
-        test.advance("3h")
-        steps = bus.workflows.steps(id)
-        status = bus.workflows.status(id)
-        result = None if fails else bus.workflows.result(id)
-    return result, steps, status.reason or ""
+    test.advance("3h")
+    if ending == "is restarted":
+        world.is_broken = False
+        if flows.status(id).state == "failed":
+            flows.restart(id)
+            test.run()
+    status = flows.status(id)
+    result = flows.result(id) if status.state == "done" else None
+    return Played(result, status.reason or "", flows.steps(id))
 
 
 def cut(source: Path, target: Path, end: int) -> None:
@@ -101,39 +146,42 @@ def cut(source: Path, target: Path, end: int) -> None:
     os.truncate(file, size)
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "is undone"])
-def test_g2_a_crash_at_every_event(tmp_path: Path, *, fails: bool) -> None:
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [*((ending, "function") for ending in ENDINGS), ("is undone", "coroutine")],
+)
+def test_g2_a_crash_at_every_event(tmp_path: Path, ending: str, kind: str) -> None:
     whole = World(tmp_path / "whole")
+    whole.is_broken = ending == "is restarted"
     kept = tmp_path / "kept"
-    bus = app(whole, fails=fails)
+    bus = app(whole, ending, kind)
     with bus.testing(whole.directory, clock=ManualClock(BEGAN)) as test:
-        id = bus.workflows.start("w", "a", id="mine")
-        test.run()
-        bus.publish("approved", "yes", key="a", idempotency_key="approval")
-        test.advance("3h")
-        expected = None if fails else bus.workflows.result(id)
-        why = bus.workflows.status(id).reason or ""
+        expected = play(bus, test, whole, ending)
         bus.broker.spectate()  # which has everything written
         shutil.copytree(whole.directory, kept, ignore=shutil.ignore_patterns("socket", "checkpoint"))
     (file,) = (kept / "tail").glob("*.log")
     ends = [HEADER_BYTES, *(frame.end for frame in frames(file))]
-    assert len(ends) > 30
-    effects = ["charge a", "left", "right", "ship"]
-    undone = ["undo ship", "undo charge a"] if fails else []
+    assert len(ends) > (10 if ending == "is cancelled" else 30)
+    must = {"charge a", "undo charge a"} if ending == "is cancelled" else {"charge a", "left", "right", "ship"}
+    must |= {"undo ship", "undo charge a"} if ending == "is undone" else set()
+    assert (expected.result is None) == (ending in ("is undone", "is cancelled"))
     for end in ends:
+        at = f"cut at {end}"
         world = World(tmp_path / f"at-{end}")
         cut(kept, world.directory, end)
-        world.effects = [(at, what) for at, what in whole.effects if at <= end and at]
+        world.effects = [(made, what) for made, what in whole.effects if made <= end and made]
         before = Counter(what for _, what in world.effects)
-        result, steps, reason = play(world, BEGAN + 4 * 3600 * 1_000_000, fails=fails)
-        assert result == expected, f"cut at {end}"
-        assert reason == why, f"cut at {end}"
-        assert set(Counter(one.number for one in steps).values()) == {1}, f"a step was recorded twice, cut at {end}"
+        bus = app(world, ending, kind)
+        with bus.testing(world.directory, clock=ManualClock(BEGAN + 4 * 3600 * SECOND)) as test:
+            found = play(bus, test, world, ending)
+        assert (found.result, found.reason) == (expected.result, expected.reason), at
+        restarts = sum(one.kind == "restarted" for one in found.steps)
+        times = Counter(one.number for one in found.steps)
+        assert max(times.values()) <= 1 + restarts, f"a step was recorded twice, {at}"
         made = Counter(what for _, what in world.effects)
-        for what in effects + undone:
-            # An effect before the cut is repeated only if its record was cut off.
-            assert 1 <= made[what] <= 1 + before[what], f"{what}, cut at {end}: {made}"
-        if fails:
-            order = [what for _, what in world.effects if what.startswith("undo")]
-            assert order[-1] == "undo charge a", f"cut at {end}"
+        for what in must:
+            # An effect before the cut is repeated only if its record was cut off, or by the restart.
+            assert 1 <= made[what] <= 1 + before[what], f"{what}, {at}: {made}"
+        undone = [what for _, what in world.effects if what.startswith("undo")]
+        assert undone[-1:] == (["undo charge a"] if "undo charge a" in must else []), at
         shutil.rmtree(world.directory)

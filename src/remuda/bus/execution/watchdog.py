@@ -42,13 +42,14 @@ def too_long(seconds: float) -> str:
 
 
 @contextmanager
-def limit(seconds: float) -> Iterator[None]:
-    """Interrupt what this thread does after so many seconds, by a `TimeoutError`."""
+def limit(seconds: float, ignored: Callable[[], None] | None = None) -> Iterator[None]:
+    """Interrupt what this thread does after so many seconds, by a `TimeoutError`. If it ignores that, `ignored` is
+    called, by another thread, before somebody takes its place."""
     watched: WatchedThread | None = getattr(_here, "watched", None)
     if watched is None:  # a thread of no worker: nothing takes its place if it ignores the interrupt
         watched = _here.watched = WatchedThread("a step", lambda now: None, lambda: None)
     if watched.busy:
-        with watched.limit(seconds):
+        with watched.limit(seconds, ignored):
             yield
         return
     with _spare_guard:
@@ -58,7 +59,7 @@ def limit(seconds: float) -> Iterator[None]:
     _spare[0].add(watched)
     _spare[0].begin(watched)
     try:
-        with watched.limit(seconds):
+        with watched.limit(seconds, ignored):
             yield
     finally:
         watched.busy -= 1
@@ -84,6 +85,7 @@ class WatchedThread:
         self._wanted = False
         self._thread = 0
         self._deadline = 0.0
+        self._ignored: Callable[[], None] | None = None
         self._calling = False
         self._cancelled: Callable[[], bool] | None = None
         """If the call was cancelled: whether it still runs."""
@@ -112,12 +114,14 @@ class WatchedThread:
                 _raise_in(self._thread, None)
 
     @contextmanager
-    def limit(self, seconds: float) -> Iterator[None]:
+    def limit(self, seconds: float, ignored: Callable[[], None] | None) -> Iterator[None]:
         """A part of the call, which has a time limit of its own: raises `TimeoutError`."""
         end = time.monotonic() + seconds
         with self._guard:
             outer = self._deadline
             self._deadline = min(outer or end, end)
+            if self._deadline == end:
+                self._ignored = ignored
             self._thread = threading.get_ident()
         try:
             yield
@@ -127,6 +131,7 @@ class WatchedThread:
             raise TimeoutError(too_long(seconds)) from None
         finally:
             with self._guard:
+                self._ignored = None
                 if self._deadline == end:
                     self._deadline = outer
                     if self.interrupted or self._wanted:
@@ -161,7 +166,11 @@ class WatchedThread:
             self.abandoned = True
         what = "timeout" if self._cancelled is None else "cancellation"
         _log.error("%s ignores its %s; it is abandoned, and the others continue", self.label, what)
-        self._abandon()
+        try:
+            if self._ignored is not None:
+                self._ignored()
+        finally:
+            self._abandon()
 
     def give_up(self) -> None:
         """Interrupt the call, since its result is no longer wanted."""

@@ -204,7 +204,7 @@ class HandlerCall(msgspec.Struct, eq=False):
             body, mime_type = bodies.encode(value[row] if each else value, self._environment.encoding)
             callback = context.response.callback
             caller = context.message.headers.get(names.CALLBACK, "")
-            if caller.startswith(names.REPLY_TOPIC) and callback != caller:
+            if caller.startswith(names.AWAITED) and callback != caller:
                 why = "no reply comes: the handler " + (
                     "removed it" if callback is None else f"sends it to {callback} instead"
                 )

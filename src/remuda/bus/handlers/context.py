@@ -200,7 +200,7 @@ class Context(msgspec.Struct, eq=False):
         callback = self.message.headers.get(names.CALLBACK)
         if self._response is None:
             return callback is not None
-        return self._response.callback is not None or (callback or "").startswith(names.REPLY_TOPIC)
+        return self._response.callback is not None or (callback or "").startswith(names.AWAITED)
 
     @property
     def changes_reply(self) -> bool:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,10 @@ class ExecutorKind(StrEnum):
     ASYNCIO = "asyncio"
     THREADS = "threads"
     PROCESSES = "processes"
+
+
+NO_TIMEOUT: Final = 0
+"""As a handler's timeout: none, whatever is configured, since the parts of its work have one each."""
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):

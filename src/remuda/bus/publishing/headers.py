@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from remuda.model import cap_headers
+from remuda.model.queues.end_reports import AWAITED as AWAITED
 from remuda.model.queues.end_reports import CALLBACK as CALLBACK
 from remuda.model.queues.end_reports import ERROR_TYPE as ERROR_TYPE
 from remuda.model.queues.end_reports import EXCEPTION as EXCEPTION

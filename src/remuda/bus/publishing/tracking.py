@@ -115,14 +115,16 @@ def _cancel(broker: Broker, document: Document, view: QueueView, who: str | None
             return True
         # It was fetched in between, or has ended.
         view = next((one for one in broker.message(offset).queues if one.queue == queue), view)
-    if view.state is not State.FETCHED or interrupt is None or _is_run(document, view):
+    if view.state is not State.FETCHED or interrupt is None or _is_run(view.queue):
         return False
     return interrupt(queue, offset, who or "") or broker.cancel_running(queue, offset, who=who)
 
 
-def _is_run(document: Document, view: QueueView) -> bool:
-    """Whether this is a run of a workflow, which is cancelled in its own way."""
-    return view.queue == document.message.name and "workflow." in view.queue
+def _is_run(queue: str) -> bool:
+    """Whether this queue has the runs of a workflow, of a bus with whatever prefix: they are cancelled in their own
+    way."""
+    prefix, found, _ = queue.partition("workflow.")
+    return bool(found) and not prefix[-1:].isalnum()
 
 
 def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, timeout: float) -> Any:

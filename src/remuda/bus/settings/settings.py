@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.broker.toml import flattened, read_toml
-from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
+from remuda.bus.handlers.handler import NO_TIMEOUT, ExecutorKind, HandlerOptions
 from remuda.bus.handlers.queue_rules import Rules
 from remuda.bus.settings.properties import PROPERTIES
 from remuda.bus.settings.retry import RetryPolicy
@@ -143,7 +143,7 @@ class Settings:
 
         return QueueSettings(
             retry=self._retry(queue, options),
-            timeout=pick("message.timeout", options.timeout),
+            timeout=None if options.timeout == NO_TIMEOUT else pick("message.timeout", options.timeout),
             failover=pick("message.failover", options.failover),
             threads=pick("message.threads", options.threads),
             executor=pick("message.executor", options.executor),

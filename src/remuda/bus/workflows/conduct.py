@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from remuda.bus.handlers.context import Context
-from remuda.bus.handlers.exceptions import Dead, Suspended
+from remuda.bus.handlers.exceptions import Dead, NotNow, Retry, Suspended
 from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
 from remuda.bus.handlers.result import storable
 from remuda.bus.publishing.bodies import Undecodable
@@ -21,6 +21,8 @@ from remuda.bus.workflows.workflow_run import Run
 
 Steps = Generator[Any, Any, Any]
 _DETAIL = 6000
+_NOT_ENDED = (Suspended, Diverged, Undecodable, Retry, NotNow)
+"""Whatever it has to undo, a run that meets one of these has not failed."""
 
 
 def conduct(family: Family, context: Context) -> Any:
@@ -35,26 +37,34 @@ async def conduct_async(family: Family, context: Context) -> Any:
 
 def _conducted(family: Family, context: Context, *, is_async: bool) -> Steps:
     message = context.message
-    run = Run(family, link_of(family.bus, loop=is_async), context.place, message, is_async=is_async)
-    yield from run.load()
-    definition = family.choose(run.history.version)
-    run.use(definition.version, definition.retry)
-    failed = run.history.get(numbers.FAILED)
-    if failed is None and context.is_fresh:
-        yield from _restart_failed(run)
-    if failed is not None:
-        run.unwinding = True
-    given = definition.given(message.body, message.mime_type)
-    result: Any = None
-    error: BaseException | None = None
-    try:
-        result = yield definition.function(run, **given)
-    except (Exception, Suspended, WorkflowCancelled, Unwound) as raised:
-        error = raised
-    # Whatever the function made of it: a run that waits, diverged or was cancelled has not ended by itself.
-    error = run.ended or error
-    if isinstance(error, (Suspended, Diverged, Undecodable)):
-        raise error
+    begins_again = context.is_fresh
+    while True:
+        run = Run(family, link_of(family.bus, loop=is_async), context.place, message, is_async=is_async)
+        yield from run.load()
+        definition = family.choose(run.history.version)
+        run.use(definition)
+        failed = run.history.get(numbers.FAILED)
+        if failed is not None:
+            run.unwinding = True
+        given = definition.given(message.body, message.mime_type)
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = yield definition.function(run, **given)
+        except (Exception, Suspended, WorkflowCancelled, Unwound) as raised:
+            error = raised
+        # Whatever the function made of it: a run that waits, diverged or was cancelled has not ended by itself.
+        error = run.ended or error
+        if isinstance(error, _NOT_ENDED):
+            raise error
+        if failed is not None or error is None:
+            break
+        before = run.failed_by(error) if begins_again and isinstance(error, Exception) else None
+        if before is None or not before[1]:
+            break
+        # It had failed for good and was reprocessed: it begins again with the step by which it failed.
+        begins_again = False
+        yield from run.record(numbers.RESTARTED, "restarted", run.history.records[before[0]].name, {"from": before[0]})
     if failed is None:
         if error is None:
             run.check_complete()
@@ -67,15 +77,6 @@ def _conducted(family: Family, context: Context, *, is_async: bool) -> Steps:
     yield from _undo(run, definition, failed)
 
 
-def _restart_failed(run: Run) -> Steps:
-    """A run that failed for good and was reprocessed begins again with the step that failed last."""
-    steps = run.history.steps()
-    last = steps[-1] if steps else None
-    if last is not None and last.error is not None:
-        yield from run.record(numbers.RESTARTED, "restarted", last.name, {"from": last.number})
-        yield from run.load()
-
-
 def _failed(run: Run, definition: Definition, error: BaseException) -> Steps:
     """Record that the run has failed, if there is something to undo: from now on it goes back, whatever happens."""
     cancelled = run.history.get(numbers.CANCELLED)
@@ -86,6 +87,7 @@ def _failed(run: Run, definition: Definition, error: BaseException) -> Steps:
         "type": type(error).__name__,
         "text": storable(str(error))[:_DETAIL],
         "traceback": storable("".join(traceback.format_exception(error)))[-_DETAIL:],
+        "step": next(iter(run.failed_by(error) or ()), None),
     }
     run.revive()
     return (yield from run.record(numbers.FAILED, "failed", definition.name, told))

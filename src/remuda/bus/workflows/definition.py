@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 class Definition:
     """One version of a workflow. It can be sent to another process."""
 
-    def __init__(self, name: str, version: int, function: Callable[..., Any], retry: RetryPolicy) -> None:
+    def __init__(
+        self, name: str, version: int, function: Callable[..., Any], retry: RetryPolicy, timeout: int | None = None
+    ) -> None:
         self.name = name
         self.version = version
         self.function = function
         self.retry = retry
         """The policy of its steps that have none of their own."""
+        self.timeout = timeout
+        """How long a step may take that does not say so itself. A run may take as long as it likes."""
         self.body, self.body_type = _parameters(function, name)
 
     @property

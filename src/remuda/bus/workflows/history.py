@@ -86,34 +86,58 @@ def from_ranges(text: str) -> Iterator[int]:
 
 
 class History:
-    """The notes of one run that count. After a restart from a step, those from there on do no longer."""
+    """The notes of one run that count. After a restart from a step, those of that step and later ones do no longer.
+    What belongs to an earlier one, such as the answer to a call, counts whenever it comes."""
 
     def __init__(self, noted: Iterable[Noted] = ()) -> None:
         self.records: dict[int, StepRecord] = {}
         self.numbers: set[int] = set()
         """Of all notes, those that no longer count as well."""
-        self.epoch = 0
         self.last = -1
         """The highest number of a step."""
         self.version: int | None = None
+        self._restarts: list[int] = []
+        """The step that each restart began with."""
+        self._epochs: dict[int, int] = {}
+        """Of each step that was not recorded in the first epoch, the epoch in which it was."""
         for one in noted:
             self.add(one)
 
+    @property
+    def epoch(self) -> int:
+        """How often the run was restarted."""
+        return len(self._restarts)
+
     def add(self, noted: Noted) -> None:
-        self.numbers.add(noted.number)
-        record = step_of(noted)
         version = noted.headers.get(VERSION, "")
         if self.version is None and version.isdigit():
             self.version = int(version)
+        self.learn(noted.number, step_of(noted))
+
+    def learn(self, number: int, record: StepRecord) -> None:
+        """Add a note that is known, or was just made. One that is known already changes nothing."""
+        if number in self.numbers:
+            return
+        self.numbers.add(number)
         if record.number == numbers.RESTARTED:
             self._restart(record)
-        elif noted.number // numbers.EPOCH == self.epoch or record.number == numbers.CANCELLED:
-            self.keep(record)
+        elif record.number == numbers.CANCELLED or self._counts(record.number, number // numbers.EPOCH):
+            self._keep(record, number // numbers.EPOCH)
 
-    def keep(self, record: StepRecord) -> None:
+    def _counts(self, number: int, epoch: int) -> bool:
+        """Whether no restart since has taken it back."""
+        since = self._restarts[epoch:]
+        if not since:
+            return True
+        step = numbers.kept_with(number)
+        return step is not None and step < min(since)
+
+    def _keep(self, record: StepRecord, epoch: int) -> None:
         """What is recorded first counts."""
         if self.records.setdefault(record.number, record) is record and numbers.is_step(record.number):
             self.last = max(self.last, record.number)
+            if epoch:
+                self._epochs[record.number] = epoch
 
     @property
     def count(self) -> int:
@@ -122,9 +146,26 @@ class History:
 
     def _restart(self, record: StepRecord) -> None:
         start = int(record.value()["from"])
-        self.epoch += 1
-        kept = {number: one for number, one in self.records.items() if numbers.is_step(number) and number < start}
-        self.records, self.last = kept, max(kept, default=-1)
+        self._restarts.append(start)
+        self.records = {
+            number: one
+            for number, one in self.records.items()
+            if (step := numbers.kept_with(number)) is not None and step < start
+        }
+        self.last = max(filter(numbers.is_step, self.records), default=-1)
+        self._epochs = {step: epoch for step, epoch in self._epochs.items() if step < start}
+
+    def beside(self, step: int, number: int) -> int:
+        """The number of a note that belongs to a step, with the epoch in which the step was recorded."""
+        return self._epochs.get(step, 0) * numbers.EPOCH + number
+
+    def hears(self, number: int) -> bool:
+        """Whether what comes for this note is still wanted: its step was not taken back, and the run not given up."""
+        own = number % numbers.EPOCH
+        step = numbers.owner(own)
+        if step is None or step not in self.records or self.beside(step, own) != number:
+            return False
+        return own in self.records or not (numbers.FAILED in self.records or numbers.CANCELLED in self.records)
 
     def get(self, number: int) -> StepRecord | None:
         return self.records.get(number)

@@ -18,7 +18,8 @@ import msgspec
 
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import Suspended
-from remuda.bus.workflows.history import KIND, note_message
+from remuda.bus.workflows.history import KIND, History, note_message
+from remuda.bus.workflows.told import note_on
 from remuda.model.errors import Duplicate, NotFound, NotHeld
 from remuda.model.message import Message
 from remuda.model.notes import Note, Noted
@@ -190,15 +191,14 @@ class Mailboxes:
         """Whether a run can still be told: it is in its queue, with the note of its wait, and no dead letter."""
         broker, one = self._bus.broker, MessageFilter(offsets=((place.offset, 1),))
         try:
-            return bool(broker.notes(place.queue, place.offset)) and not broker.parked(place.queue, one, 1)
+            history = History(broker.notes(place.queue, place.offset))
+            return history.hears(place.number) and not broker.parked(place.queue, one, 1)
         except NotFound:
             return False
 
     def _tell(self, place: Note, signal: Signal) -> None:
         """Note on a run what it gets."""
-        row = note_message(place, _SIGNAL, "", signal.body, signal.mime_type, {_SINCE: str(signal.offset)})
-        with contextlib.suppress(Duplicate, NotHeld, NotFound):  # it knows already, or is over
-            self._bus.broker.publish([row], note=place)
+        note_on(self._bus.broker, place, _SIGNAL, "", signal.body, signal.mime_type, {_SINCE: str(signal.offset)})
 
     def _note(
         self,

@@ -61,6 +61,12 @@ def is_undo(number: int) -> bool:
     return bool(number & _UNDO) and not number & _ATTEMPT
 
 
+def kept_with(number: int) -> int | None:
+    """The step with which a note is kept when the run is restarted from a later one; None for undos, and for those of
+    the run as a whole."""
+    return None if number & _UNDO else owner(number)
+
+
 def owner(number: int) -> int | None:
     """The step that a note belongs to; None for those of the run as a whole."""
     if is_step(number):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from remuda.bus.handlers.context import Context
-from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, queue_of
+from remuda.bus.handlers.handler import NO_TIMEOUT, ExecutorKind, Handler, HandlerOptions, queue_of
 from remuda.bus.handlers.handler_registry import SubscribeKwargs, check_known, check_topics, read_options
 from remuda.bus.handlers.signature import Signature
 from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
@@ -73,8 +73,9 @@ class Registering:
             own = name or queue_of(function)
             self.enable()
             family = self.families.get(own)
-            defaults = self._bus.settings.for_queue(f"workflow.{own}", HandlerOptions(retry=steps)).retry
-            definition = Definition(own, number, function, defaults)
+            wanted = HandlerOptions(retry=steps, timeout=chosen.timeout)
+            defaults = self._bus.settings.for_queue(f"workflow.{own}", wanted)
+            definition = Definition(own, number, function, defaults.retry, defaults.timeout)
             if family is None:
                 self._add(own, topics, tuple(waits_for), definition, chosen)
                 return function
@@ -109,7 +110,7 @@ class Registering:
         family.add(definition)
         conductor = conduct_async if definition.is_async else conduct
         options = HandlerOptions(
-            retry=_LOST_WORKERS, threads=chosen.threads, executor=chosen.executor, timeout=chosen.timeout,
+            retry=_LOST_WORKERS, threads=chosen.threads, executor=chosen.executor, timeout=NO_TIMEOUT,
             keep_result=True, rules=chosen.rules,
         )  # fmt: skip
         _register(bus, queue, family.topics, partial(conductor, family), options, replies=True)

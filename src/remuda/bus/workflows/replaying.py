@@ -53,7 +53,7 @@ def replay(family: Family, document: Document, queue: str, notes: list[Noted]) -
 
 def _replayed(run: Run, definition: Definition, body: bytes, mime_type: str) -> Steps:
     yield from run.load()
-    run.use(definition.version, definition.retry)
+    run.use(definition)
     run.unwinding = True
     try:
         yield definition.function(run, **definition.given(body, mime_type))

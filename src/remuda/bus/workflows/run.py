@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
+import os
 import random
 import sys
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +19,15 @@ from typing import Any, Final
 import msgspec
 
 from remuda.bus.execution import watchdog
-from remuda.bus.handlers.exceptions import Suspended
+from remuda.bus.execution.processes.parent import parent
+from remuda.bus.handlers.exceptions import Dead, NotInterested, NotNow, Reject, Retry, Suspended
 from remuda.bus.handlers.loops import LoopHolder, drive, drive_async
 from remuda.bus.handlers.result import storable
 from remuda.bus.observing import progress
 from remuda.bus.publishing import bodies
 from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
 from remuda.bus.workflows import numbers
+from remuda.bus.workflows.definition import Definition
 from remuda.bus.workflows.errors import Diverged, NotRecordable, StepFailed, Unwound, WorkflowCancelled
 from remuda.bus.workflows.history import (
     ATTEMPT,
@@ -36,7 +41,15 @@ from remuda.bus.workflows.history import (
     note_message,
 )
 from remuda.bus.workflows.link import Link, in_thread
-from remuda.model.errors import Duplicate, InvalidMessage, InvalidOption, NotHeld, StorageError
+from remuda.model.errors import (
+    Duplicate,
+    InvalidMessage,
+    InvalidOption,
+    NotHeld,
+    QueueFull,
+    QueueNotAccepting,
+    StorageError,
+)
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.notes import Note
@@ -49,11 +62,15 @@ Steps = Generator[Any, Any, Any]
 FOREVER: Final = 3650 * 24 * 3600 * SECOND
 _LOOK: Final = SECOND
 """How often a run that is busy looks whether it was cancelled."""
+_FULL: Final = SECOND
+"""How soon a run tries again to publish to a queue that took nothing more."""
 _FEW: Final = 16
 """How many steps `gather` runs side by side in threads."""
 _TEXT: Final = 4000
 _UNRECORDED: Final = ("random", "uuid")
 """Steps that have a number and no record: they follow from the number."""
+_FINAL: Final = (NotRecordable, Reject, NotInterested, Dead)
+"""Errors of a step that are never retried, whatever its policy says."""
 _inside: contextvars.ContextVar[RecordedRun | None] = contextvars.ContextVar("remuda-step", default=None)
 """The run whose step is being done here."""
 
@@ -65,6 +82,38 @@ class Undo(msgspec.Struct, frozen=True):
     name: str
     function: Callable[..., Any]
     value: Any
+
+
+class StepCall(msgspec.Struct, frozen=True):
+    """A step as it is written, with its options."""
+
+    call: Callable[[], Any]
+    name: str
+    retry: RetryPolicy | int | None = None
+    limit: int | None = None
+    undo: Callable[..., Any] | None = None
+
+
+def step(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    name: str | None = None,
+    retry: RetrySpec = None,
+    timeout: Duration | None = None,
+    undo: Callable[..., Any] | None = None,
+    **kwargs: Any,
+) -> StepCall:
+    """A step for `run.gather`, with the options of `run.step`."""
+    label = _label(function, name)
+    if undo is not None and not callable(undo):
+        raise InvalidOption(f"undo must be a function, which takes what the step returned, not {shown(undo)}")
+    limit = None if timeout is None else read_duration("timeout", timeout)
+    return StepCall(partial(function, *args, **kwargs), label, policy(retry), limit, undo)
+
+
+def _plain_step(call: Callable[[], Any]) -> StepCall:
+    return StepCall(call, _label(getattr(call, "func", call), None))
 
 
 class RecordedRun:
@@ -82,13 +131,19 @@ class RecordedRun:
         self._workflow = workflow
         self._version = 0
         self._retry = RetryPolicy()
+        self._timeout: int | None = None
+        self._side_by_side = False
         self._next = 0
         self._undos: list[Undo] = []
+        self._failures: list[tuple[BaseException, int, bool]] = []
         self._looked = 0
         self.ended: BaseException | None = None
         """Why no further step is done here: it waits, diverged, was cancelled or taken over."""
         self.history = History()
         self.unwinding = False
+        self._made: dict[int, StepRecord] = {}
+        """What this run has recorded itself, by the number of the note."""
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of {self._workflow}, version {self._version}, at step {self._next}>"
@@ -134,28 +189,14 @@ class RecordedRun:
         One that fails is retried by its policy, and meanwhile the run holds no worker. `undo` is called with the result
         if the workflow fails later, or is cancelled.
         """
-        label = _label(function, name)
-        number = self._open(label, "step")
-        how = self._policy(retry)
-        limit = None if timeout is None else read_duration("timeout", timeout)
-        if undo is not None and not callable(undo):
-            raise InvalidOption(f"undo must be a function, which takes what the step returned, not {shown(undo)}")
-        wanted = bodies.return_type(function)
-        call = partial(function, *args, **kwargs)
-        if limit is not None:
-            call = partial(_limited_async if self._is_async else _limited, call, limit / SECOND)
-        return self._do(self._stepping(number, label, call, how, wanted, undo))
+        made = step(function, *args, name=name, retry=retry, timeout=timeout, undo=undo, **kwargs)
+        return self._do(self._stepping(self._open(made.name, "step"), made))
 
-    def gather(self, *calls: Callable[[], Any]) -> Any:
-        """Run several steps side by side, each a call without arguments (`functools.partial(charge, order)`), and
-        return their results in this order."""
-        how = self._policy(None)
-        steps = []
-        for call in calls:
-            inner = getattr(call, "func", call)
-            label = _label(inner, None)
-            number = self._open(label, "step")
-            steps.append(self._stepping(number, label, call, how, bodies.return_type(inner), None))
+    def gather(self, *calls: StepCall | Callable[[], Any]) -> Any:
+        """Run several steps side by side, and return their results in this order. Each is a call without arguments
+        (`functools.partial(charge, order)`), or `step(charge, order, undo=refund)` with options of its own."""
+        made = [call if isinstance(call, StepCall) else _plain_step(call) for call in calls]
+        steps = [self._stepping(self._open(one.name, "step"), one) for one in made]
         return self._beside_async(steps) if self._is_async else self._beside(steps)
 
     def sleep(self, duration: Duration) -> Any:
@@ -189,8 +230,7 @@ class RecordedRun:
         text = f"{what}\0{self.id}\0{self._message.created}\0{self._place.offset}\0{number}"
         return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
-    def _policy(self, retry: RetrySpec) -> RetryPolicy:
-        chosen = policy(retry)
+    def _policy(self, chosen: RetryPolicy | int | None) -> RetryPolicy:
         if chosen is None:
             return self._retry
         return chosen if isinstance(chosen, RetryPolicy) else msgspec.structs.replace(self._retry, max_retries=chosen)
@@ -251,11 +291,15 @@ class RecordedRun:
         """Read what was recorded."""
         place = self._place
         found = yield self._link.notes(place.queue, place.offset)
-        self.history = History(found)
+        history = History(found)
+        with self._lock:  # a step beside this one may have recorded something since
+            for number, record in self._made.items():
+                history.learn(number, record)
+            self.history = history
         self._looked = self._link.now()
 
-    def use(self, version: int, retry: RetryPolicy) -> None:
-        self._version, self._retry = version, retry
+    def use(self, definition: Definition) -> None:
+        self._version, self._retry, self._timeout = definition.version, definition.retry, definition.timeout
 
     def check_cancelled(self) -> None:
         found = self.history.get(numbers.CANCELLED)
@@ -300,36 +344,61 @@ class RecordedRun:
                 return found
             except NotHeld:
                 raise self._end(Suspended("another worker has taken it over", 0)) from None
+            except (QueueFull, QueueNotAccepting) as error:
+                raise self._end(self.suspended(storable(str(error))[:_TEXT], _FULL)) from None
             except StorageError as error:
                 if not error.passing:
                     raise
                 yield self._link.pause(1.0)
-        self.history.numbers.add(place.number)
         started = int(more[STARTED]) if STARTED in more else None
         attempt = int(more.get(ATTEMPT, "1"))
         made = StepRecord(number, label, kind, self._link.now(), started, attempt, more.get(ERROR), -1, body, mime_type)
-        self.history.keep(made)
+        with self._lock:
+            self._made[place.number] = made
+            self.history.learn(place.number, made)
         return made
 
-    def _stepping(
+    def _stepping(self, number: int, step: StepCall) -> Steps:
+        found = self.history.get(number)
+        was_recorded = found is not None
+        if found is None:
+            yield from self._look()
+            how = self._policy(step.retry)
+            found = yield from self.attempt(number, "step", step.name, step.call, how, step.limit)
+        if found.error is not None:
+            told = found.value()
+            raise self.failure(number, StepFailed(found.name, told["type"], told["text"]), was_recorded)
+        value = found.value(bodies.return_type(getattr(step.call, "func", step.call)))
+        if step.undo is not None:
+            self._undos.append(Undo(number, step.name, step.undo, value))
+        return value
+
+    def failure(self, number: int, error: Exception, was_recorded: bool) -> Exception:
+        """The error by which a step fails, which is known again when it ends the run."""
+        self._failures.append((error, number, was_recorded))
+        return error
+
+    def failed_by(self, error: BaseException | None) -> tuple[int, bool] | None:
+        """The step whose failure has led to this error, and whether that was recorded before the function was called
+        this time."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            for known, number, was_recorded in self._failures:
+                if known is error:
+                    return number, was_recorded
+            error = error.__cause__ or error.__context__
+        return None
+
+    def attempt(
         self,
         number: int,
+        kind: str,
         label: str,
         call: Callable[[], Any],
         how: RetryPolicy,
-        wanted: Any,
-        undo: Callable[..., Any] | None,
+        limit: int | None = None,
     ) -> Steps:
-        found = self.history.get(number)
-        if found is None:
-            yield from self._look()
-            found = yield from self.attempt(number, "step", label, call, how)
-        value = _value(found, wanted)
-        if undo is not None:
-            self._undos.append(Undo(number, label, undo, value))
-        return value
-
-    def attempt(self, number: int, kind: str, label: str, call: Callable[[], Any], how: RetryPolicy) -> Steps:
         """Make the next attempt of a step, and record how it ended; suspends the run if another follows."""
         failures = self.history.failed_attempts(number)
         now = self._link.now()
@@ -338,24 +407,49 @@ class RecordedRun:
             raise self.suspended(f"step {label} is tried again", due - now)
         count = len(failures) + 1
         more = {STARTED: str(now), ATTEMPT: str(count)}
+        failed = partial(self._attempt_failed, number, kind, label, how, count, more)
+        limit = self._timeout if limit is None else limit
+        if limit is not None:
+            seconds = limit / SECOND
+            ignored = partial(self._ignored, failed, seconds)
+            call = (
+                partial(_limited_async, call, seconds) if self._is_async else partial(_limited, call, seconds, ignored)
+            )
         inside = _inside.set(self)
         try:
             value = yield call()
             found = self._encoded(value)
+        except NotNow as error:
+            raise self.suspended(storable(f"step {label}: {error}")[:_TEXT], error.after) from None
         except Exception as error:
-            name, text = type(error).__name__, storable(str(error))[:_TEXT]
-            delay = how.after(count) if how.retries(error) and not isinstance(error, NotRecordable) else None
-            if delay is None and kind == "step":
-                told = {"type": name, "text": text}
-                return (yield from self.record(number, kind, label, told, more={**more, ERROR: name}))
-            told = {"type": name, "text": text, "due": str(self._link.now() + (delay or 0))}
-            yield from self.record(numbers.attempt(number, count), "attempt", label, told, more={**more, ERROR: name})
-            if delay is None:
-                raise
-            raise self.suspended(storable(f"step {label}, attempt {count}: {name}: {text}")[:_TEXT], delay) from None
+            return (yield from failed(error))
         finally:
             _inside.reset(inside)
         return (yield from self.record(number, kind, label, found, more=more))
+
+    def _attempt_failed(
+        self, number: int, kind: str, label: str, how: RetryPolicy, count: int, more: dict[str, str], error: Exception
+    ) -> Steps:
+        """Record how an attempt failed, as the end of the step or until the next attempt."""
+        name, text = type(error).__name__, storable(str(error))[:_TEXT]
+        delay = _delay(how, error, count)
+        if delay is None and kind == "step":
+            told = {"type": name, "text": text}
+            return (yield from self.record(number, kind, label, told, more={**more, ERROR: name}))
+        told = {"type": name, "text": text, "due": str(self._link.now() + (delay or 0))}
+        yield from self.record(numbers.attempt(number, count), "attempt", label, told, more={**more, ERROR: name})
+        if delay is None:
+            raise error
+        raise self.suspended(storable(f"step {label}, attempt {count}: {name}: {text}")[:_TEXT], delay) from None
+
+    def _ignored(self, failed: Callable[[Exception], Steps], seconds: float) -> None:
+        """The time of an attempt is up, and what it calls does not come back. The watchdog records that it failed, so
+        that whoever takes the run over does not call it at once again."""
+        error = TimeoutError(f"{watchdog.too_long(seconds)}, and ignored the interrupt")
+        with contextlib.suppress(Suspended, Exception):
+            drive(failed(error), LoopHolder())
+        if parent() is not None and not self._side_by_side:
+            os._exit(1)  # nobody else can take this process's place
 
     def _encoded(self, value: Any) -> tuple[bytes, str]:
         try:
@@ -393,8 +487,10 @@ class RecordedRun:
     def _beside(self, steps: list[Steps]) -> list[Any]:
         if not steps:
             return []
+        self._side_by_side = True
         with ThreadPoolExecutor(min(len(steps), _FEW)) as executor:
             futures = [executor.submit(contextvars.copy_context().run, drive, one, self._holder) for one in steps]
+        self._side_by_side = False
         found = [(error, None if error else one.result()) for one in futures for error in (one.exception(),)]
         return self._together(found)
 
@@ -435,16 +531,16 @@ class RecordedRun:
         self.ended = None
 
 
-def _value(found: StepRecord, wanted: Any) -> Any:
-    if found.error is not None:
-        told = found.value()
-        raise StepFailed(found.name, told["type"], told["text"])
-    return found.value(wanted)
+def _delay(how: RetryPolicy, error: Exception, count: int) -> int | None:
+    """How long to wait after this attempt of a step; None if it was the last."""
+    if isinstance(error, Retry):
+        return None if how.after(count) is None else error.after
+    return how.after(count) if how.retries(error) and not isinstance(error, _FINAL) else None
 
 
-def _limited(call: Callable[[], Any], seconds: float) -> Any:
+def _limited(call: Callable[[], Any], seconds: float, ignored: Callable[[], None] | None = None) -> Any:
     """What a call returns; it is interrupted when its time is up."""
-    with watchdog.limit(seconds):
+    with watchdog.limit(seconds, ignored):
         value = call()
     return _awaited(value, seconds) if inspect.isawaitable(value) else value
 
@@ -453,7 +549,12 @@ async def _limited_async(call: Callable[[], Any], seconds: float) -> Any:
     """A plain function is called in a thread, where it can be interrupted and holds up no other coroutine."""
     if inspect.iscoroutinefunction(getattr(call, "func", call)):
         return await _awaited(call(), seconds)
-    value = await in_thread(_limited, call, seconds)
+    import asyncio
+
+    thread = asyncio.ensure_future(in_thread(_limited, call, seconds))
+    if not (await asyncio.wait({thread}, timeout=seconds + 2 * watchdog.GRACE))[0]:
+        raise TimeoutError(f"{watchdog.too_long(seconds)}, and ignored the interrupt")
+    value = thread.result()
     return await value if inspect.isawaitable(value) else value
 
 

@@ -46,15 +46,19 @@ def spans(records: Iterable[StepRecord], created: int, ended: int | None) -> lis
         span = _span(record, step, ready)
         ready = _ready_after(record, ready)
         if record.kind == "restarted":
-            epoch, open_steps = epoch + 1, {}
+            again = record.value().get("from", 0)
+            epoch, open_steps = epoch + 1, {step: one for step, one in open_steps.items() if step < again}
         if step is not None and record.kind in _OPEN:
             open_steps[step] = span
         elif step in open_steps and record.kind in _ENDS:
             begun = open_steps[step]
             begun.end = record.recorded
             span.start = begun.start
-        order = (numbers.STEPS if step is None else step, int(not numbers.is_step(record.number)))
-        found.append((epoch, *order, span) if step is not None else (epoch, -1 if at == 0 else order[0], 0, span))
+        if step is not None:
+            found.append((epoch, step, int(not numbers.is_step(record.number)), span))
+        else:
+            begins = at == 0 or record.kind == "restarted"
+            found.append((epoch, -1 if begins else numbers.STEPS, 0, span))
     lines = [span for *_, span in sorted(found, key=lambda one: one[:3])]
     for line in lines:
         if line.end is None and ended is not None:

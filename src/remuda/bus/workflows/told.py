@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from remuda.bus.publishing import headers as names
 from remuda.bus.workflows.history import ERROR, note_message
 from remuda.model.errors import Duplicate, InvalidOption, NotFound, NotHeld
-from remuda.model.message import Message
+from remuda.model.life import LIVE, PARKED
 from remuda.model.notes import Note
+from remuda.model.queues.end_reports import TOLD_TOPIC
 
 if TYPE_CHECKING:
     from remuda.bus.broker_api import Broker
 
-PREFIX: Final = "remuda-told."
+PREFIX: Final = TOLD_TOPIC
 _LONGEST: Final = 100
 
 
@@ -42,10 +43,28 @@ def tell(broker: Broker, topic: str, body: bytes, mime_type: str, headers: Mappi
     if names.EXCEPTION in headers:
         body, mime_type = headers[names.EXCEPTION].encode("utf-8", "backslashreplace"), "text/plain"
         more[ERROR] = headers.get(names.ERROR_TYPE, "Exception")
-    row = note_message(place, "member", headers.get(names.GROUP, ""), body, mime_type, more)
-    with contextlib.suppress(Duplicate, NotHeld, NotFound):
-        broker.publish(row_of(row), note=place)
+    note_on(broker, place, "member", headers.get(names.GROUP, ""), body, mime_type, more)
 
 
-def row_of(row: Message) -> list[Message]:
-    return [row]
+def note_on(
+    broker: Broker, place: Note, kind: str, name: str, body: bytes, mime_type: str, more: Mapping[str, str]
+) -> None:
+    """Note something on a run that another holds, also if it was moved to another queue meanwhile."""
+    for queue in _queues(broker, place):
+        here = Note(queue, place.offset, place.number)
+        try:
+            broker.publish([note_message(here, kind, name, body, mime_type, more)], note=here)
+        except (NotHeld, NotFound):
+            continue
+        except Duplicate:
+            pass
+        return
+
+
+def _queues(broker: Broker, place: Note) -> Iterator[str]:
+    """Where the run was, and then where it is."""
+    yield place.queue
+    with contextlib.suppress(NotFound):
+        for view in broker.message(place.offset).queues:
+            if view.queue != place.queue and (view.state in LIVE or view.state in PARKED) and view.moved_to is None:
+                yield view.queue

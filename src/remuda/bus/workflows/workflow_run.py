@@ -135,15 +135,19 @@ class Run(RecordedRun):
             due = self._link.now() + (FOREVER if limit is None else limit)
             found = yield from self.record(number, "call", topic, {"due": due}, others=[message])
         answer = self.history.get(numbers.member(number, 0))
-        if self.history.get(numbers.outcome(number)) is None:
+        was_recorded = self.history.get(numbers.outcome(number)) is not None
+        if not was_recorded:
             if answer is not None:
-                return _answered(topic, answer, wanted)
+                if answer.error is not None:
+                    text = answer.body.decode("utf-8", "replace")
+                    raise self.failure(number, StepFailed(topic, answer.error, text), True)
+                return answer.value(wanted)
             left = found.value()["due"] - self._link.now()
             self.before_waiting()
             if left > 0:
                 raise self._end(self.suspended(f"waiting for the answer to {topic}", left))
             yield from self.record(numbers.outcome(number), "timeout", topic, None)
-        raise WaitTimeout(f"no answer to {topic} came in time")
+        raise self.failure(number, WaitTimeout(f"no answer to {topic} came in time"), was_recorded)
 
     def _grouping(self, number: int, name: str, works: list[Work], policy: str | int, limit: int | None) -> Steps:
         count = len(works)
@@ -157,6 +161,7 @@ class Run(RecordedRun):
         count = told["count"]
         answers = [self.history.get(numbers.member(number, row)) for row in range(count)]
         decided = self.history.get(numbers.outcome(number))
+        was_recorded = True
         if decided is not None:
             counted = set(decided.value())
             answers = [answer if row in counted else None for row, answer in enumerate(answers)]
@@ -173,6 +178,7 @@ class Run(RecordedRun):
                 raise self._end(waits)
             if len(ended) < count:
                 self.before_waiting()
+                was_recorded = False
                 yield from self.record(numbers.outcome(number), "decided", name, ended)
         results = [_result(answer) for answer in answers]
         good = sum(one.ok for one in results)
@@ -180,9 +186,8 @@ class Run(RecordedRun):
         if good < needed:
             first = next((one for one in results if not one.ok), None)
             why = "" if first is None else f"; the first: {first.error_type}: {first.error}"
-            raise MembersFailed(
-                f"{good} of {count} members of {name} succeeded, of {needed} needed{why}", list(results)
-            )
+            text = f"{good} of {count} members of {name} succeeded, of {needed} needed{why}"
+            raise self.failure(number, MembersFailed(text, list(results)), was_recorded)
         return results
 
     def _member(self, number: int, row: int, work: Work) -> Message:
@@ -203,9 +208,10 @@ class Run(RecordedRun):
             due = self._link.now() + (FOREVER if limit is None else limit)
             found = yield from self.record(number, "wait", topic.removeprefix(self._family.prefix), {"due": due})
         ended = self.history.get(numbers.outcome(number)) or self.history.get(numbers.signal(number))
+        was_recorded = ended is not None
         if ended is None:
             self.before_waiting()
-            own = self.history.epoch * numbers.EPOCH + numbers.signal(number)
+            own = self.history.beside(number, numbers.signal(number))
             waiter = Waiter(self._place.queue, self._place.offset, own, self._place.offset)
             left = found.value()["due"] - self._link.now()
             signal = yield self._link.mailbox("wait" if left > 0 else "leave", topic, key, waiter)
@@ -216,7 +222,7 @@ class Run(RecordedRun):
             else:
                 ended = yield from self.record(numbers.outcome(number), "timeout", topic, None)
         if ended.kind == "timeout":
-            raise WaitTimeout(f"no message came under {topic} in time")
+            raise self.failure(number, WaitTimeout(f"no message came under {topic} in time"), was_recorded)
         return ended.value(wanted)
 
 
@@ -232,12 +238,6 @@ def _as_work(one: Any, encoding: str) -> Work:
     if isinstance(one, Work):
         return one
     raise InvalidOption(f"a member must be (topic, body), a topic, call(…), chain(…) or group(…), not {shown(one)}")
-
-
-def _answered(topic: str, answer: StepRecord, wanted: Any) -> Any:
-    if answer.error is not None:
-        raise StepFailed(topic, answer.error, answer.body.decode("utf-8", "replace"))
-    return answer.value(wanted)
 
 
 def _result(answer: StepRecord | None) -> MemberResult:

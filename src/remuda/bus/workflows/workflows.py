@@ -112,9 +112,25 @@ class Workflows:
         name = workflow if isinstance(workflow, str) else self._name_of(workflow)
         if not isinstance(name, str) or not name:
             raise InvalidOption(f"workflow must be the name of a workflow, or its function, not {shown(workflow)}")
-        if id is not None:
-            options["idempotency_key"] = id
-        return self._bus.publish(PREFIX + name, body, **options)
+        if id is None:
+            return self._bus.publish(PREFIX + name, body, **options)
+        options["idempotency_key"] = id
+        made = self._bus.publish(PREFIX + name, body, **options)
+        self._check_started(made, name)
+        return made
+
+    def _check_started(self, id: str, name: str) -> None:
+        """Raise `Conflict` if this id is that of something else, so that no run was started."""
+        try:
+            document = self._bus.broker.message(id)
+        except NotFound:  # it is not in the log yet, or no longer
+            return
+        queue = self._bus.prefix + PREFIX + name
+        if document.message.name != queue and all(view.queue != queue for view in document.queues):
+            raise Conflict(
+                f"the id {id!r} is that of a message under {document.message.name}, so no run of {name} was started; "
+                "give it another id"
+            )
 
     async def start_async(
         self, workflow: str | Callable[..., Any], body: Any = None, *, id: str | None = None, **options: Any
@@ -283,9 +299,10 @@ class Workflows:
             word = _word(view, history)
             raise Conflict(f"run {id} is {word}; only one that failed or was cancelled can be restarted")
         number = _number_of(history, id, step)
-        told = bodies.encode({"from": number})
-        own = history.epoch * numbers.EPOCH + numbers.RESTARTED
-        self._note(document, view, own, "restarted", str(step or number), *told)
+        if number is not None:
+            told = bodies.encode({"from": number})
+            own = history.epoch * numbers.EPOCH + numbers.RESTARTED
+            self._note(document, view, own, "restarted", str(number if step is None else step), *told)
         chosen = MessageFilter(states=PARKED, offsets=((document.offset, 1),))
         self._bus.broker.reprocess(view.queue, chosen, who=self._bus._operations._who(who))
 
@@ -336,12 +353,16 @@ def _has_runs(queue: str) -> bool:
     return not queue.endswith(SIGNALS)
 
 
-def _number_of(history: History, id: str, step: str | int | None) -> int:
+def _number_of(history: History, id: str, step: str | int | None) -> int | None:
+    """The step from which nothing counts any more; None if the run finds that out itself, by replaying its failure."""
     steps = history.steps()
-    failed = next((one.number for one in reversed(steps) if one.error is not None), history.last + 1)
-    undone = history.undone()
+    undone, told = history.undone(), history.get(numbers.FAILED)
     if step is None:
-        return failed if undone is None else min(failed, undone)
+        if told is None and history.get(numbers.CANCELLED) is None:
+            return None
+        first = history.last + 1 if undone is None else undone
+        failed = None if told is None else told.value().get("step")
+        return first if failed is None else min(first, failed)
     for one in steps:
         if step in (one.number, one.name):
             if undone is not None and one.number > undone:

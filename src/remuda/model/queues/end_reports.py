@@ -14,6 +14,10 @@ FAILURE_CALLBACK: Final = "remuda-failure-callback"
 REPLY_TOPIC: Final = "remuda-reply."
 """The prefix of the topics to which the replies to `call` go. A failure is reported there without a
 `failure_callback`."""
+TOLD_TOPIC: Final = "remuda-told."
+"""The prefix of the topics under which runs of workflows are told how messages ended that they wait for."""
+AWAITED: Final = (REPLY_TOPIC, TOLD_TOPIC)
+"""Whoever gave such a callback waits, and is told also if the handler sends no reply, or sends it elsewhere."""
 SEQUENCE: Final = cap_headers.SEQUENCE
 EXCEPTION: Final = cap_headers.EXCEPTION
 ERROR_TYPE: Final = "remuda-error-type"
