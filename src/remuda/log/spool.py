@@ -24,7 +24,7 @@ import google_crc32c
 from remuda.log.disk.directory import DirectoryDisk
 from remuda.log.disk.system import sync_folder
 from remuda.log.sealed.arrow import pa
-from remuda.log.sealed.table_schemas import HEADERS, TEXTS, TIME
+from remuda.log.sealed.table_schemas import MESSAGES_SCHEMA
 from remuda.model.errors import InvalidOption, StorageError
 
 SPOOL: Final = "spool"
@@ -33,20 +33,12 @@ REFUSED: Final = "refused"
 ONCE: Final = "once-"
 """Prefix of the name of an application that leaves a single batch and never comes again."""
 MOST_NUMBER: Final = (1 << 63) - 1
+_FIELDS: Final = (
+    "name", "topics", "id", "object", "key", "timestamp", "mime_type", "headers", "priority", "expires", "due", "body",
+)  # fmt: skip
 SPOOL_SCHEMA: Final = pa.schema(
     [
-        ("name", pa.string()),
-        ("topics", TEXTS),
-        ("id", pa.string()),
-        ("object", pa.string()),
-        ("key", pa.string()),
-        ("timestamp", TIME),
-        ("mime_type", pa.string()),
-        ("headers", HEADERS),
-        ("priority", pa.int8()),
-        ("expires", TIME),
-        ("due", TIME),
-        ("body", pa.binary()),
+        *(MESSAGES_SCHEMA.field(name) for name in _FIELDS),
         ("queue", pa.string()),
     ]
 )

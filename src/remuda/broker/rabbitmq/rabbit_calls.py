@@ -28,6 +28,7 @@ from remuda.model.queues.notices import NoticeKind
 from remuda.model.queues.options import Status
 from remuda.model.settlement import Settlement
 from remuda.model.values.durations import SECOND
+from remuda.steps import drive, drive_async
 
 _ACCESS_REFUSED: Final = 403
 _LOOK: Final = 0.02
@@ -66,34 +67,12 @@ Call: TypeAlias = Generator[Wait, Any, T]
 
 def run(call: Call[T]) -> T:
     """A call in this thread. What happens while it waits, such as Ctrl-C, is raised where it waits."""
-    step: Callable[[Any], Wait] = call.send
-    given: Any = None
-    try:
-        while True:
-            wait = step(given)
-            try:
-                step, given = call.send, _wait(wait)
-            except BaseException as error:
-                step, given = call.throw, error
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
+    return drive(call, _wait)
 
 
 async def run_async(call: Call[T]) -> T:
     """A call in a coroutine. If that is cancelled, what it waited for goes on without it."""
-    step: Callable[[Any], Wait] = call.send
-    given: Any = None
-    try:
-        while True:
-            wait = step(given)
-            try:
-                step, given = call.send, await _wait_async(wait)
-            except BaseException as error:
-                step, given = call.throw, error
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
+    return await drive_async(call, _wait_async)
 
 
 def _wait(wait: Wait) -> Any:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.model.errors import RemudaError
+from remuda.steps import drive as take_steps
+from remuda.steps import drive_async as take_steps_async
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,36 +72,16 @@ class LoopThread:
 
 def drive(steps: Generator[Any, Any, T], holder: LoopHolder) -> T:
     """Run a generator that may yield awaitables, in a thread."""
-    try:
-        value = next(steps)
-        while True:
-            if inspect.isawaitable(value):
-                try:
-                    value = holder.complete(value)
-                except BaseException as error:
-                    value = steps.throw(error)
-                    continue
-            value = steps.send(value)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    return take_steps(steps, lambda value: holder.complete(value) if inspect.isawaitable(value) else value)
 
 
 async def drive_async(steps: Generator[Any, Any, T]) -> T:
     """Run a generator that may yield awaitables, in a coroutine."""
-    try:
-        value = next(steps)
-        while True:
-            if inspect.isawaitable(value):
-                try:
-                    value = await value
-                except BaseException as error:
-                    value = steps.throw(error)
-                    continue
-            value = steps.send(value)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    return await take_steps_async(steps, _complete)
+
+
+async def _complete(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 def loop_runs_here() -> bool:
