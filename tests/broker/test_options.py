@@ -52,6 +52,8 @@ def test_values_are_taken_as_people_write_them() -> None:
         ({"infer_types": ["{kind}.{key}"]}, "infer_types"),
         ({"infer_types": ["{object}..{key}"]}, "infer_types"),
         ({"infer_types": [b"{key}"]}, "infer_types"),
+        ({"infer_types": {"{key}", "{object}.{key}"}}, "infer_types"),  # which has no first
+        ({"infer_types": iter(["{key}"])}, "infer_types"),  # which is read once
         ({"compact_objects": {"a": "no"}}, "compact_objects"),
         ({"segment_bytes": 0}, "segment_bytes must be a whole number, 1 or more"),
         ({"segment_bytes": 1 << 63}, "segment_bytes must be at most"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypedDict
 
@@ -41,7 +41,7 @@ class BrokerKwargs(TypedDict, total=False):
     worker: int | None
     compact: bool
     compact_objects: Mapping[str, bool]
-    infer_types: str | Iterable[str]
+    infer_types: str | Sequence[str]
     success_retention: Duration
     dead_retention: Duration
     collect_interval: Duration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,8 +24,8 @@ _KNOWN: Final = 4096
 def read_patterns(name: str, value: Any) -> tuple[str, ...]:
     """Patterns as people write them: `{object}.*.{key}`; raises `InvalidOption`."""
     given = (value,) if isinstance(value, str) else value
-    if not isinstance(given, Iterable) or isinstance(given, bytes | dict):
-        raise InvalidOption(f"{name} must be patterns of topics like '{{object}}.*.{{key}}', not {shown(value)}")
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray | memoryview):
+        raise InvalidOption(f"{name} must be a list of patterns like '{{object}}.*.{{key}}', not {shown(value)}")
     patterns = tuple(given)
     for pattern in patterns:
         _expression(name, pattern)
