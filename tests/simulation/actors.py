@@ -117,9 +117,10 @@ class Actors:
     def publish_through(self) -> None:
         """Q18: through an exchange, to the queues behind it; what finds none is in the log and told."""
         sim = self.sim
-        if not sim.model.exchanges:
+        exchanges = [name for name in sorted(sim.model.exchanges) if name in EXCHANGES]
+        if not exchanges:
             return
-        exchange = self.random.choice(sorted(sim.model.exchanges))
+        exchange = self.random.choice(exchanges)
         batch = sim.scenario.batch(sim.clock)
         routes = [
             sim.model.behind(exchange, message.topics or (message.name,), dict(message.headers)) for message in batch
@@ -627,7 +628,7 @@ class Actors:
         self._operate(Step(f"declare {name} with {distinct}"), DeclareExchange(name, kind, distinct))
 
     def bind(self) -> None:
-        exchanges = self.sim.model.exchanges
+        exchanges = {name: known for name, known in self.sim.model.exchanges.items() if name in EXCHANGES}
         if not exchanges:
             return
         name = self.random.choice(sorted(exchanges))
@@ -652,6 +653,10 @@ class Actors:
         if name is not None:
             step = Step(f"remove queue {name}", removed={name})
             self._operate(step, RemoveQueue(name, "an operator"))
+
+    def route(self) -> None:
+        if self.sim.routing is not None:
+            self.sim.routing.route()
 
     def _operate(self, step: Step, command: Command) -> Any:
         self.sim.engine.log.reserve(4096, use_spare=True)

@@ -109,6 +109,9 @@ def compare(core: Core, model: Model, time: int, *, ordered: bool = True) -> Non
     )
     found = {name: (one.kind, list(one.bindings)) for name, one in core.routing.exchanges.items()}
     require(found == model.exchanges, f"Q18: the exchanges are {found}, not {model.exchanges}")
+    turns = {name: one.turn for name, one in core.routing.exchanges.items() if one.turn}
+    expected_turns = {name: turn for name, turn in model.turns.items() if turn}
+    require(turns == expected_turns, f"Q18: the turns are {turns}, not {expected_turns}")
     for name, queue in core.queues.items():
         expected = model.queues[name]
         _follow_partial_confirmations(queue, expected)
@@ -164,6 +167,7 @@ def differs(found: View, expected: View) -> str:
 def adopt(core: Core, model: Model) -> None:
     """Take the core's word for where live messages are, after it was found good enough."""
     model.exchanges = {name: (one.kind, list(one.bindings)) for name, one in core.routing.exchanges.items()}
+    model.turns = {name: one.turn for name, one in core.routing.exchanges.items()}
     for name in [name for name in model.queues if name not in core.queues]:
         del model.queues[name]
     for name, queue in core.queues.items():

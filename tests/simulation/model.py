@@ -278,6 +278,8 @@ class Model:
         self.clearing_pulls: set[str] = set()
         """Queues in which a pull request that clears may still wait."""
         self.exchanges: dict[str, tuple[ExchangeKind, list[Binding]]] = {}
+        self.turns: dict[str, int] = {}
+        """Whose turn it is in routers, by the number of the binding."""
         self.shared_dues: dict[str, float] = {}
         """When the next start is due by each rate that queues share."""
         self.now = 0
@@ -290,6 +292,7 @@ class Model:
         twin.messages = dict(self.messages)
         twin.history = dict(self.history)
         twin.exchanges = {name: (kind, list(bound)) for name, (kind, bound) in self.exchanges.items()}
+        twin.turns = dict(self.turns)
         twin.made_ids = set(self.made_ids)
         twin.shared_dues = dict(self.shared_dues)
         twin.queues = {name: queue.copy() for name, queue in self.queues.items()}
@@ -319,7 +322,13 @@ class Model:
     def _exchange(self, change: ExchangeChange) -> None:
         if change.action == "created":
             assert change.kind is not None
-            self.exchanges[change.exchange] = (change.kind, list(change.bindings))
+            bindings = list(change.bindings)
+            if change.kind in ROUTERS:
+                bindings.sort(key=lambda one: -one.priority)
+            self.exchanges[change.exchange] = (change.kind, bindings)
+            self.turns.pop(change.exchange, None)
+        elif change.action == "turned":
+            self.turns[change.exchange] = change.turn
         elif change.action == "removed":
             del self.exchanges[change.exchange]
         else:

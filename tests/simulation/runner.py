@@ -27,6 +27,7 @@ from tests.simulation.extensions import ones_own
 from tests.simulation.journal import Journal, WatchedEngine
 from tests.simulation.meetings import Meetings
 from tests.simulation.model import Lease, Model, QueueModel, Step, require
+from tests.simulation.routers import Routing
 from tests.simulation.scenario import START, Aim, Scenario
 
 T = TypeVar("T")
@@ -95,6 +96,9 @@ class Simulation:
         )
         own = Random(f"extensions {seed}")
         self.extensions = ones_own(own) if own.random() < _EXTENDED else Extensions()
+        routes = Random(f"routes {seed}")
+        self.routing = Routing(self, routes) if seed % 10 == 7 and not rules else None
+        self.scenario.routes = routes if self.routing is not None else None
         self.disk = disk_for(Random(self.random.random()))
         self.model = Model()
         self.base = Model()

@@ -140,6 +140,8 @@ class Scenario:
         self.aim = aim
         self.rules = rules
         """Chooses rules of flow, where queues have some."""
+        self.routes: Random | None = None
+        """Chooses when to publish through routers, where there are some."""
         self.features = Features(*(random.random() < 0.5 for _ in Features.__dataclass_fields__))
         if aim is not None:
             self.features = Features(*(random.random() < 0.8 for _ in Features.__dataclass_fields__))
@@ -186,6 +188,8 @@ class Scenario:
     def action(self) -> str:
         if self.rules is not None and self.rules.random() < 0.04:
             return "pause_key"
+        if self.routes is not None and self.routes.random() < 0.15:
+            return "route"
         return self.random.choices(self._actions, self._weights)[0]
 
     # Queues
