@@ -111,7 +111,8 @@ class DeadLetters:
         later = [row for row, error in refusals.items() if isinstance(error, QueueFull | QueueNotAccepting)]
         if later:
             self._tell(full, f"{refusals[later[0]]}; they wait until there is room")
-            await delivery.release(later, after=_PAUSE, front=True)
+            await asyncio.sleep(_PAUSE)  # before more is tried: there may be a million of them
+            await delivery.release(later, front=True)
         for row, error in refusals.items():
             if row not in later:
                 self._tell(full, f"{error}; it is kept in queue {dead_letters_of(full)}")
