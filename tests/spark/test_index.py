@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)  # a server starts in them too
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "opensearch"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sqlite",
+        pytest.param("opensearch", marks=pytest.mark.thorough("SQLite here; OpenSearch by the suite of indexes")),
+    ],
+)
 def test_index_is_filled_in_bulk(
     kind: str, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

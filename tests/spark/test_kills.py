@@ -19,5 +19,7 @@ from tests.spark.kills import play
         ("archive,lifecycle,metrics,index", False),
     ],
 )
-def test_p7_killed_drivers_lose_and_double_nothing(tmp_path: Path, names: str, collecting: bool) -> None:
-    play(tmp_path, 2, 11, names, collecting=collecting)
+def test_p7_killed_drivers_lose_and_double_nothing(
+    tmp_path: Path, names: str, collecting: bool, request: pytest.FixtureRequest
+) -> None:
+    play(tmp_path, 2 if request.config.getoption("all") else 1, 11, names, collecting=collecting)
