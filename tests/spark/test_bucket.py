@@ -199,11 +199,7 @@ def test_p7_the_lake_in_a_bucket_under_kills_is_the_log(
         asked = "select count(distinct \"offset\"), count(*) from messages where queue = 'orders'"
         assert connection.execute(asked).fetchall() == [(2000, 2000)]
     lives = polars.scan_delta(f"{lake}/lifecycle").group_by("queue", "state").len().collect()
-    assert {row[:2]: row[2] for row in lives.iter_rows()} == {
-        ("orders", "X"): 2000,
-        ("waiting", "Q"): 700,
-        ("later", "Q"): 300,
-    }
+    assert {row[:2]: row[2] for row in lives.iter_rows()} == {("orders", "X"): 2000, ("waiting", "Q"): 700}
     ran = _remuda("lake", "optimize", lake)
     assert "messages: " in ran
     _remuda("lake", "vacuum", lake, "--older-than", "1ms")
