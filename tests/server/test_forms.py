@@ -140,3 +140,5 @@ def test_m2_t1_a_page_publishes_under_several_topics_and_shows_them_with_flags_a
             "queued": "yes" if state == "queued" else "no", "delivered": "no", "success": "no",
             "archived": "no" if state == "queued" else "yes",
         }  # fmt: skip
+    far = site.bus.publish("order.far", 1, timestamp=2**63 - 1)
+    assert f"{2**63 - 1} microseconds since 1970" in site.client.get(f"/messages/{far}").text

@@ -80,22 +80,29 @@ def _coarse(duration: int) -> str:
 
 
 def moment(value: int) -> str:
-    return _utc(value).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return _told(value, "%Y-%m-%d %H:%M:%S.%f")
 
 
 def clock(value: int) -> str:
-    return _utc(value).strftime("%H:%M:%S.%f")[:-3]
+    return _told(value, "%H:%M:%S.%f")
+
+
+def _told(value: int, form: str) -> str:
+    then = _utc(value)
+    return f"{value} microseconds since 1970" if then is None else then.strftime(form)[:-3]
 
 
 def iso(value: int) -> str:
-    return _utc(value).isoformat().replace("+00:00", "Z")
+    then = _utc(value)
+    return "" if then is None else then.isoformat().replace("+00:00", "Z")
 
 
-def _utc(value: int) -> datetime:
+def _utc(value: int) -> datetime | None:
+    """None for a time that no calendar has, which a producer may have given nevertheless."""
     try:
         return datetime.fromtimestamp(value / 1e6, UTC)
     except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(0, UTC)
+        return None
 
 
 def size(value: int) -> str:
