@@ -128,15 +128,19 @@ def test_b21_every_kind_of_type_can_carry_one() -> None:
     class Slots:
         n: int = 3
 
+    @message("d")
+    class Text(str): ...
+
     class Heir(Struct):
         pass
 
     bus = Bus("memory://")
     with bus.testing() as test:
-        for value in (Struct(), Model(), Slots()):
+        for value in (Struct(), Model(), Slots(), Text("e")):
             bus.publish(value)
+        bus.publish(Text("e"), 5)
         assert [(one.name, one.body) for one in test.published()] == [
-            ("a", b'{"n":1}'), ("b", b'{"n":2}'), ("c", b'{"n":3}'),
+            ("a", b'{"n":1}'), ("b", b'{"n":2}'), ("c", b'{"n":3}'), ("d", b'"e"'), ("e", b"5"),
         ]  # fmt: skip
         with pytest.raises(InvalidMessage, match="carries its topic with"):
             bus.publish(Heir())

@@ -69,9 +69,9 @@ def carried_by(kind: object) -> TypedMessage | None:
 
 def addressed(topic: Any, body: Any) -> tuple[str, Any, TypedMessage | None]:
     """The topic and body that are meant where a value of a marked type may stand for both."""
-    if isinstance(topic, str):
-        return topic, body, None
     carried = carried_by(type(topic))
+    if isinstance(topic, str) and (carried is None or body is not None):
+        return topic, body, None
     if carried is None or body is not None:
         raise InvalidMessage(
             f"a topic must be a string, not {shown(topic)}; nothing was stored. A type carries its topic with "
