@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remuda.broker.embedded import engine as engines
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.embedded.storing import durability
 from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
@@ -249,6 +251,31 @@ def test_l10_an_error_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:
         assert isinstance(told[0], StorageError)
         broker.runtime.upkeep.checkpoint()
         assert broker.queue("jobs").waiting == 2
+
+
+def test_l10_an_error_while_the_timer_waits_for_a_write(tmp_path: Path) -> None:
+    """It is the timer that rebuilds the queues: it must not wait for that itself."""
+    with open_broker(tmp_path / "data", shared=False, sync="always") as broker, ThreadPoolExecutor(1) as pool:
+        broker.create_queue("jobs", type="pull")
+        runtime, wait, waits, torn = broker.runtime, Runtime.wait, threading.Event(), threading.Event()
+
+        def late(runtime: Runtime, ticket: int) -> None:
+            if ticket and threading.current_thread() is runtime._timer.thread and not waits.is_set():
+                waits.set()
+                assert torn.wait(30)
+            wait(runtime, ticket)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Runtime, "wait", late)
+            broker.publish(Message("jobs", b"1", expires=broker.now() + 50_000), queue="jobs")
+            assert waits.wait(30)
+            Mine(patch, Recorder, "append")
+            with pytest.raises(Planted):
+                broker.publish(Message("jobs", b"2"), queue="jobs")
+            torn.set()
+            pool.submit(broker.publish, Message("jobs", b"3"), queue="jobs").result(30)
+        assert runtime.restoration.count == 1
+        assert (broker.queue("jobs").waiting, broker.queue("jobs").dead) == (1, 1)
 
 
 def test_l10_a_subscription_ends_with_a_queue_that_is_removed_when_the_error_comes(broker: EmbeddedBroker) -> None:

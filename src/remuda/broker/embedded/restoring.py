@@ -7,6 +7,7 @@ so that another process takes over.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -97,12 +98,14 @@ class Restoration:
             self._whole.wait(_PAUSE)
 
     def give_way(self, reached: int) -> int:
-        """For a thread that would write now: the timer's thread is to lead next, once upkeep has let go of the log."""
+        """For a thread that would write now: the timer's thread is to lead next, once it waits for no write itself, and
+        upkeep has let go of the log."""
         if self._stuck:
             raise self._runtime.refusal()
-        if self._runtime.upkeep.busy_here:
+        timer = self._runtime._timer
+        timer.nudge(0)
+        if self._runtime.upkeep.busy_here or threading.current_thread() is timer.thread:
             raise BeingRestored
-        self._runtime._timer.nudge(0)
         time.sleep(_BREATH)
         return reached
 
@@ -118,7 +121,8 @@ class Restoration:
                 raise error
             while not self._try():
                 time.sleep(_PAUSE)
-            runtime.wait(runtime.last_ticket)
+            with contextlib.suppress(BeingRestored):  # the next error is there already
+                runtime.wait(runtime.last_ticket)
         except BaseException as failure:
             runtime.stop_after(failure)
         else:
