@@ -60,7 +60,7 @@ soak: $(COMPILED) ## Kill KILLS=1000 brokers under load, and count what is lost
 	@$(PYTHON) -m tests.soak --kills $(KILLS)
 
 workflows: $(COMPILED) ## Kill KILLS=1000 workers of each kind in the middle of workflows, and count what is lost or done twice
-	@REMUDA_WORKFLOW_KILLS=$(KILLS) $(PYTHON) -m pytest -q --timeout 0 tests/faults/test_workflow_kills.py
+	@REMUDA_WORKFLOW_KILLS=$(KILLS) $(PYTHON) -m pytest -q -rP --timeout 0 tests/faults/test_workflow_kills.py
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh hatch_build.py $(wildcard src/remuda/native/*.[ch])
 	@bash tools/setup.sh
