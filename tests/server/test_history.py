@@ -131,6 +131,22 @@ def test_u4_percentiles_are_within_a_tenth(duration: int) -> None:
     assert all(one is not None and abs(one - duration) <= max(0.1 * duration, 1) for one in found)
 
 
+def test_u4_pages_do_not_wait_for_a_long_log_to_be_counted(tmp_path: Path) -> None:
+    """U4: what is new is counted for them, ten thousand or fewer."""
+    with Bus(tmp_path) as bus:
+        bus.broker.create_queue("q", type="pull", patterns=["q"])
+        bus.publish_many("q", list(range(3)))
+        history = History(open_event_log(tmp_path), tmp_path)
+        assert history.is_near(10)
+        assert not history.is_near(2)
+        history.catch_up()
+        assert history.is_near(0)
+        bus.publish_many("q", list(range(20)))
+        bus.broker.spectate()
+        assert not history.is_near(19)
+        history.close()
+
+
 def test_u4_old_slots_are_left_out(tmp_path: Path) -> None:
     """U4: an hour shows an hour."""
     with Bus(tmp_path) as bus:

@@ -27,8 +27,10 @@ _WRAPPED: Final = frozenset({"body", "note", "value", "what happened"})
 _NOT_ASCII: Final = re.compile(r"[^\x20-\x7e]")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
-    """Print a table; columns named in `right` hold numbers."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = (), empty: str | None = None
+) -> None:
+    """Print a table; columns named in `right` hold numbers. `empty` is printed instead of one without rows."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -39,6 +41,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
         console = Console(width=_WIDE)
     numbers = set(right)
     cells = [["" if value is None else safe(str(value)) for value in row] for row in rows]
+    if empty is not None and not cells:
+        print(empty)
+        return
     if len(cells) > _MANY:
         _long_table(columns, cells, numbers, console.width)
         return

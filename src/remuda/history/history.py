@@ -113,6 +113,11 @@ class History:
                     self._at = None  # another process was faster: go on from where it is
             return 0
 
+    def is_near(self, few: int) -> bool:
+        """Whether no more than a few messages and events are left to count."""
+        ends, at = self._log.ends(), self._at or self.reached
+        return ends.next_offset - at.offset + ends.next_position - at.position <= few
+
     def _catch_up(self, limit: int | None, progress: Callable[[Reached], None] | None) -> int:
         begun = self._store.reached()
         ends = self._log.ends()

@@ -48,7 +48,8 @@ def messages(
         output.json([_plain(row) for row in rows])
         return
     columns = ["id", "topic", "state", "tries", "created", "note", "body"]
-    output.table(columns, map(_cells, rows), right=["tries"])
+    which = "" if state is None else f" that is {state}"
+    output.table(columns, map(_cells, rows), right=["tries"], empty=f"{queue} holds no message{which}")
 
 
 def message(

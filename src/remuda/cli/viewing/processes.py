@@ -44,7 +44,7 @@ def workers(
     if as_json:
         output.json(found)
         return
-    output.table(_WORKERS, map(_worker_row, found))
+    output.table(_WORKERS, map(_worker_row, found), empty="no worker runs; to start one: remuda run APP")
 
 
 def running(directory: Directory, as_json: AsJson = False) -> None:
@@ -76,7 +76,7 @@ def running(directory: Directory, as_json: AsJson = False) -> None:
                 "" if call.timeout is None else text(call.timeout), f"{progress} {note}".strip(),
             )
         )  # fmt: skip
-    output.table(_RUNNING, rows, right=("attempt", "for"))
+    output.table(_RUNNING, rows, right=("attempt", "for"), empty="no handler runs")
 
 
 @contextmanager

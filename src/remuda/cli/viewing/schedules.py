@@ -48,7 +48,7 @@ def schedules(
             ]
         )  # fmt: skip
         return
-    output.table(_COLUMNS, map(_row, found), right=("missed",))
+    output.table(_COLUMNS, map(_row, found), right=("missed",), empty="there are no schedules")
 
 
 def _listed(target: str) -> list[ScheduleState]:
