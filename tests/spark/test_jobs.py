@@ -46,7 +46,7 @@ def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession,
         for _ in range(2):
             run(spark, "archive", place)
             run(spark, "lifecycle", place)
-        lives = lifecycle_table(place.lake).read(spark).drop("date")
+        lives = lifecycle_table(place.lake).read(spark).drop("date", "log")
         assert plain(lives) == plain(load(spark, path, "lifecycle"))
         archived = messages_table(place.lake).read(spark)
         assert archived.select("offset").distinct().count() == load(spark, path).count()
@@ -80,8 +80,8 @@ def told_at_once(spark: SparkSession, place: Place) -> tuple[list[str], list[str
 
 def told_bit_by_bit(spark: SparkSession, place: Place) -> tuple[list[str], list[str]]:
     tables = (
-        history_table(place.lake).read(spark).drop("part", "hash"),
-        metrics_table(place.lake).read(spark).drop("date"),
+        history_table(place.lake).read(spark).drop("part", "hash", "log"),
+        metrics_table(place.lake).read(spark).drop("date", "log"),
     )
     return plain(tables[0]), plain(tables[1])
 

@@ -33,6 +33,7 @@ app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args
 
 Url = Annotated[str, typer.Argument(help="The directory of the log, or its amqp:// URL.")]
 Lake = Annotated[str, typer.Option(help="The lake: a folder, or a place in an object store (s3://bucket/lake).")]
+Name = Annotated[str | None, typer.Option("--log", help="The name of this log, in a lake of several.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
@@ -78,6 +79,7 @@ def run(
     conf: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A Spark setting. May be repeated.")
     ] = None,
+    log: Name = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline and show its progress."""
@@ -104,6 +106,7 @@ def run(
             lake=anchored(place_text(lake)),
             continuous=continuous,
             options=options,
+            log=log,
             tell=lambda deed, counts: _tell_deed(name, deed, counts, as_json),
         )
         # A cluster is for large work, and what is followed may become large.
@@ -127,7 +130,7 @@ def run(
                         concurrent.futures.wait([job], timeout=0.2)
                     queries = job.result() if job.done() else spark.streams.active
                 if continuous and not interrupted.is_set():
-                    note = note_of(place.lake, name)
+                    note = note_of(place.lake, name, log)
                     queries = keep_running(queries, lambda: begin().result(), interrupted, note, _reason)
                 if interrupted.is_set() and not is_remote():
                     spark.sparkContext.setLogLevel("OFF")  # or Spark logs at length the jobs that this ends
@@ -146,13 +149,15 @@ def run(
 
 
 @app.command()
-def status(url: Url, lake: Lake = "lake", as_json: AsJson = False) -> None:
+def status(url: Url, lake: Lake = "lake", log: Name = None, as_json: AsJson = False) -> None:
     """Show how far each pipeline has come, and how far behind the log it is."""
-    from remuda.spark.progress import progress
+    from remuda.spark.progress import log_names, progress
     from remuda.spark.source.spark_log import place_text
 
     with in_one_line():
-        rows = progress(place_text(url), place_text(lake))
+        rows = progress(place_text(url), place_text(lake), log)
+        if not rows and (names := log_names(lake)):
+            typer.echo(f"the lake has logs of other names: --log {' or '.join(names)}", err=True)
     if as_json:
         typer.echo(json.dumps(rows))
         return

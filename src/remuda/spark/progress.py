@@ -9,7 +9,7 @@ import msgspec
 
 from remuda.spark.checkpoints import MISSING, last_batch, offsets
 from remuda.spark.lake.coverage import Lack, lacks
-from remuda.spark.lake.store import local_side
+from remuda.spark.lake.store import local_side, of_log
 from remuda.spark.source.spark_log import SparkLog, open_log
 
 TROUBLES: Final = "_troubles"
@@ -25,18 +25,20 @@ class Trouble(msgspec.Struct, frozen=True):
     """Whether it is not tried again."""
 
 
-def progress(url: str, lake: str) -> list[dict[str, Any]]:
+def progress(url: str, lake: str, name: str | None = None) -> list[dict[str, Any]]:
     """For each: its batches, the numbers it has read to, where the log ends, how many numbers lie between, and how many
-    it went on without; of the archive also which."""
+    it went on without; of the archive also which. Of several logs in a lake, the one has a `name`."""
     log = open_log(url)
     end = {"offset": log.end("messages"), "position": log.end("events")}
     known: dict[str, list[Lack]] = {}
     for lack in lacks(lake, log.identity):
         known.setdefault(lack.table, []).append(lack)
     rows = []
-    for checkpoint in sorted((local_side(lake) / "_checkpoints").glob("*")):
+    for checkpoint in sorted((local_side(lake) / "_checkpoints").glob(of_log("*", name))):
+        if name is None and "@" in checkpoint.name:
+            continue
         done = last_batch(checkpoint)
-        job, _, table = checkpoint.name.partition("-")
+        job, _, table = checkpoint.name.partition("@")[0].partition("-")
         lacking = {} if job != "archive" else known
         noted = {} if done is None else offsets(checkpoint, done)
         at: dict[str, int] = {name: noted[name] for name in ("offset", "position") if name in noted}
@@ -48,23 +50,28 @@ def progress(url: str, lake: str) -> list[dict[str, Any]]:
                 "end": {name: end[name] for name in at} or end,
                 "behind": _behind(log, at, end),
                 "missing": max(noted.get(MISSING, 0), sum(one.stop - one.start for one in lacking.get(table, ()))),
-                "trouble": _told(trouble_of(lake, job)),
+                "trouble": _told(trouble_of(lake, job, name)),
                 "gaps": [[one.start, one.stop - 1, one.cause] for one in lacking.get(table, ())],
             }
         )
     return rows
 
 
-def trouble_of(lake: str, job: str) -> Trouble | None:
+def log_names(lake: str) -> list[str]:
+    """The logs of a lake that have names."""
+    return sorted({path.name.partition("@")[2] for path in (local_side(lake) / "_checkpoints").glob("*@*")})
+
+
+def trouble_of(lake: str, job: str, log: str | None = None) -> Trouble | None:
     """What keeps a pipeline from going on, as it noted itself."""
     try:
-        return msgspec.json.decode(note_of(lake, job).read_bytes(), type=Trouble)
+        return msgspec.json.decode(note_of(lake, job, log).read_bytes(), type=Trouble)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def note_of(lake: str, job: str) -> Path:
-    return local_side(lake) / TROUBLES / f"{job}.json"
+def note_of(lake: str, job: str, log: str | None = None) -> Path:
+    return local_side(lake) / TROUBLES / f"{of_log(job, log)}.json"
 
 
 def _told(trouble: Trouble | None) -> str | None:

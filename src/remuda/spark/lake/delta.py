@@ -394,10 +394,14 @@ def _schema_text(fields: Sequence[Mapping[str, Any]]) -> str:
 def _file(add: Action) -> LakeFile:
     stats: Action = msgspec.json.decode(add.get("stats") or "{}")
     known, greatest = stats.get("minValues") or {}, stats.get("maxValues") or {}
+    nulls, rows = stats.get("nullCount") or {}, stats.get("numRecords")
+    bounds: dict[str, tuple[Any, Any]] = {name: (None, None) for name, count in nulls.items() if rows and count == rows}
+    bounds |= {
+        name: (least, greatest[name]) for name, least in known.items() if name in greatest and not nulls.get(name)
+    }
     return LakeFile(
-        unquote(add["path"]), dict(add["partitionValues"]), add["size"], stats.get("numRecords"),
-        add["modificationTime"], {name: (least, greatest[name]) for name, least in known.items() if name in greatest},
-    )  # fmt: skip
+        unquote(add["path"]), dict(add["partitionValues"]), add["size"], rows, add["modificationTime"], bounds
+    )
 
 
 def _dropped_at(remove: Action) -> int:

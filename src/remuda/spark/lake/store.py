@@ -99,6 +99,11 @@ def local_side(lake: str) -> Path:
     return Path(state) / "remuda" / "lakes" / f"{place.rpartition('/')[2]}-{name}"
 
 
+def of_log(name: str, log: str | None) -> str:
+    """The name of what a pipeline keeps beside a lake, for one of its logs."""
+    return name if log is None else f"{name}@{log}"
+
+
 class Disk:
     """A directory. Files are on the disk before anything refers to them."""
 

@@ -186,13 +186,21 @@ class LakeTable:
         kept = rows.persist()
         try:
             width = blocks.width(sum(map(self._rows, files)))
-            asked = (*(F.col(name).cast("string") for name in folders), _block(blocks, width))
-            touched: dict[tuple[str | None, ...], set[int]] = {}
+            asked = (*(F.col(name).cast("string") for name in (*folders, *self.apart)), _block(blocks, width))
+            touched: dict[tuple[str | None, ...], dict[tuple[str | None, ...], set[int]]] = {}
             for *values, number in kept.select(*asked).distinct().collect():
-                touched.setdefault(tuple(values), set()).add(number)
+                here = touched.setdefault(tuple(values[: len(folders)]), {})
+                here.setdefault(tuple(values[len(folders) :]), set()).add(number)
 
             def place(partition: Mapping[str, str | None]) -> tuple[str | None, ...]:
                 return tuple(partition[name] for name in folders)
+
+            def within(file: LakeFile) -> bool:
+                return any(
+                    all(file.may_hold(*one) for one in zip(self.apart, values, strict=True))
+                    and blocks.touched(file, numbers, width)
+                    for values, numbers in touched[place(file.partition)].items()
+                )
 
             self.rewrite(
                 spark,
@@ -201,7 +209,7 @@ class LakeTable:
                 app=app,
                 batch=batch,
                 marks=marks,
-                within=lambda file: blocks.touched(file, touched.get(place(file.partition), ()), width),
+                within=within,
             )
         finally:
             kept.unpersist()
@@ -271,7 +279,7 @@ class LakeTable:
     def convert(self) -> int:
         """Write Delta's log of the files that the newest manifest lists. Queues stay folders, as they are."""
         old = newest_manifest(self.root)
-        newest = self._of((*self.partitions, *self.apart)).newest()
+        newest = self._of(tuple(old.files[0].partition) if old.files else self.partitions).newest()
         noted = tuple(StreamBatch(app, number) for app, number in old.batches.items())
         if old.version and not newest.version and not newest.commit(Step(added=old.files, marks=noted)):
             raise Conflict(f"table {self.name!r} is being converted by another job; nothing was changed")
@@ -320,7 +328,13 @@ class LakeTable:
         so many rows stay `beside` them."""
         folders = self._folders()
         apart = tuple(dict.fromkeys((*folders, *self.apart)))
-        rows = frame.select(*self.schema.fieldNames())
+        known = set(frame.columns)  # what rows lack is null
+        rows = frame.select(
+            *(
+                field.name if field.name in known else F.lit(None).cast(field.dataType).alias(field.name)
+                for field in self.schema
+            )
+        )
         block = None
         with contextlib.ExitStack() as held:
             if self.blocks and not dealt_out:
@@ -340,8 +354,8 @@ class LakeTable:
 
     def _values(self, file: LakeFile) -> tuple[object, ...]:
         """What is the same in all rows of a file."""
-        inside = (file.partition.get(name) or file.bounds.get(name, (None,))[0] for name in self.apart)
-        return (*file.partition.values(), *inside)
+        names = dict.fromkeys((*self._folders(), *self.apart))
+        return tuple(file.partition.get(name) or file.bounds.get(name, (None,))[0] for name in names)
 
     def _group(self, file: LakeFile, rows: int) -> tuple[object, ...]:
         """What is the same in all files that may be put together: files of blocks stay as large as blocks."""

@@ -18,8 +18,11 @@ from remuda.spark.checkpoints import offsets, span
 from remuda.spark.lake.coverage import GAPS, Lack, as_lacks, reached_by, readable
 from remuda.spark.lake.table import LakeTable
 from remuda.spark.lake.versions import LakeFile, StreamBatch
+from remuda.spark.pipelines.archive import is_of
+from remuda.spark.pipelines.streaming_queries import Place, told_as
 from remuda.spark.source.directory_log import EmbeddedLog
 from remuda.spark.source.losses import Gap, losses, report, subtracted
+from remuda.spark.source.read_options import truth
 from remuda.spark.source.spark_log import open_log, shown
 from remuda.spark.source.stream_reader import gone_at
 from remuda.spark.source.tables import NUMBER
@@ -31,11 +34,9 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """What a micro-batch of the archive must hold: the rows of a table between two numbers."""
 
     spark: SparkSession
-    url: str
-    lake: str
+    place: Place
     table: str
     target: LakeTable
-    fail_on_loss: bool
     app: str
     batch: int
     checkpoint: Path
@@ -46,11 +47,12 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
         Raises `DataLost` where rows are missing and must not be, and `StorageError` where the log has rows that the
         batch lacks.
         """
-        log = open_log(self.url)
-        if not isinstance(log, EmbeddedLog):
-            return ()  # the entries of a stream do not say how many rows there are
-        name = NUMBER[self.table]
+        url, log = self.place.url, open_log(self.place.url)
+        name, known = NUMBER[self.table], told_as(self.place)
         numbers = span(self.checkpoint, self.batch, name)
+        noted = () if known is None else (StreamBatch(reached_by(known, self.table), numbers.stop),)
+        if not isinstance(log, EmbeddedLog):
+            return noted  # the entries of a stream do not say how many rows there are
         gaps = log.gaps(self.table, numbers.start, numbers.stop)
         if rows() + sum(map(len, gaps)) != len(numbers):
             gaps = self._missing(log, numbers, self.target.read_files(self.spark, files))
@@ -59,14 +61,14 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
             if (there := readable(log, self.table, gap.start, gap.stop)) is not None:
                 raise StorageError(
                     f"tasks handed over {rows():,} rows of {name} {numbers.start} to {numbers.stop - 1}, without "
-                    f"{name} {there}, which the log at {shown(self.url)!r} holds; nothing was stored. Do all hosts "
+                    f"{name} {there}, which the log at {shown(url)!r} holds; nothing was stored. Do all hosts "
                     "that run tasks see this log, and all of it? Run the archive again"
                 )
-        report(shown(self.url), f"{name}s", lost, fail=self.fail_on_loss)
-        noted = [*self._before(log, numbers.start), *as_lacks(log.identity, self.table, lost)]
-        if noted:
-            note(self.spark, self.lake, noted, f"{self.app}-{self.table}", self.batch)
-        return (StreamBatch(reached_by(log.identity, self.table), numbers.stop),)
+        report(shown(url), f"{name}s", lost, fail=truth(self.place.options, "failOnDataLoss", default=True))
+        lacking = [*self._before(log, numbers.start), *as_lacks(log.identity, self.table, lost)]
+        if lacking:
+            note(self.spark, self.place.lake, lacking, f"{self.app}-{self.table}", self.batch)
+        return noted
 
     def _before(self, log: EmbeddedLog, start: int) -> list[Lack]:
         """What the archive lacks of the rows before this batch, where no earlier one has counted them."""
@@ -74,7 +76,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
         counted = newest.last_batch(reached_by(log.identity, self.table)) or 0
         if counted >= start:
             return []
-        there = self.target.read(self.spark, newest)
+        there = self.target.read(self.spark, newest).where(is_of(self.place.log))
         lost = losses(self._missing(log, range(counted, start), there), None)
         return [one._replace(cause=UNKNOWN) for one in as_lacks(log.identity, self.table, lost)]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructType, TimestampType
@@ -21,19 +21,20 @@ from pyspark.sql.utils import is_remote
 
 from remuda.log.spool import MOST_NUMBER
 from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.values.durations import DAY, micros
+from remuda.model.values.durations import DAY, micros, parse_window
 from remuda.model.values.texts import read_name
 from remuda.spark.checkpoints import check_checkpoint, is_begun
-from remuda.spark.lake.coverage import GAPS
+from remuda.spark.lake.coverage import GAPS, reached_by
 from remuda.spark.lake.store import local_side, table_names
 from remuda.spark.lake.table import LakeTable, kept_table
-from remuda.spark.lake.versions import Blocks
+from remuda.spark.lake.versions import LOG_COLUMN, Blocks
 from remuda.spark.pipelines.archive import (
     archived_events,
     archived_messages,
     events_table,
     lifecycle_table,
     messages_table,
+    named,
     utc_date,
 )
 from remuda.spark.pipelines.corrections import mend, mend_windows
@@ -42,7 +43,7 @@ from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.index import build as build_index
 from remuda.spark.pipelines.index import follow as follow_index
 from remuda.spark.pipelines.ingest import messages_of
-from remuda.spark.pipelines.metrics import COUNTS, MEASURED, fuller, metrics, spans, window_seconds, window_start
+from remuda.spark.pipelines.metrics import COUNTS, MEASURED, fuller, metrics, spans, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
 from remuda.spark.pipelines.streaming_queries import (
@@ -53,6 +54,7 @@ from remuda.spark.pipelines.streaming_queries import (
     follow,
     start,
     told,
+    told_as,
     used_alone,
 )
 from remuda.spark.pipelines.typed import (
@@ -66,7 +68,7 @@ from remuda.spark.pipelines.typed import (
     typed_table,
 )
 from remuda.spark.source.data_source import planned_here
-from remuda.spark.source.read_options import ReadOptions, check_names, choice, truth, whole_number
+from remuda.spark.source.read_options import ReadOptions, check_names, choice, whole_number
 from remuda.spark.source.selection import Selection
 from remuda.spark.source.spark_log import shown
 from remuda.spark.source.tables import EVENTS, LIFECYCLE, MESSAGES
@@ -92,27 +94,23 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """log → lake, partitioned by date and queue"""
 
     def begin(table: str, shape: Callable[[DataFrame], DataFrame], target: LakeTable) -> StreamingQuery:
-        if not is_begun(checkpoint_of(place.lake, "archive", table)) and target.manifest().version and not is_remote():
-            raise _lost(target)
+        if not is_begun(checkpoint_of(place.lake, "archive", table, place.log)) and not is_remote():
+            _check_sole(target, place, table)
 
         def add(rows: DataFrame, app: str, batch: int) -> None:
-            _check_sole(target, app)
+            _check_sole(target, place, table, app)
             seen = Observation()
             counted = Counted(
-                spark=rows.sparkSession, url=place.url, lake=place.lake, table=table, target=target, app=app,
-                batch=batch, checkpoint=checkpoint_of(place.lake, "archive", table),
-                fail_on_loss=truth(place.options, "failOnDataLoss", default=True),
+                spark=rows.sparkSession, place=place, table=table, target=target, app=app, batch=batch,
+                checkpoint=checkpoint_of(place.lake, "archive", table, place.log),
             )  # fmt: skip
             target.append(
-                shape(rows.observe(seen, F.count(F.lit(1)).alias("rows"))),
+                named(shape(rows.observe(seen, F.count(F.lit(1)).alias("rows"))), place.log),
                 app=app,
                 batch=batch,
                 marks=lambda files: counted.marks(files, lambda: int(seen.get["rows"])),
             )
-            if place.continuous:
-                with contextlib.suppress(Conflict):  # another job is at it
-                    target.optimize(rows.sparkSession, fewest=_MANY_FILES)
-                target.vacuum()
+            _tend(rows.sparkSession, place, target, gaps_table(place.lake))
 
         return follow(spark, place, "archive", table, add)
 
@@ -129,12 +127,13 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
         noted = told(place, "lifecycle", LIFECYCLE, batch)
-        target.merge(rows.withColumn("date", utc_date("created")), latest, app=app, batch=batch, marks=noted)
+        lives = named(rows.withColumn("date", utc_date("created")), place.log)
+        target.merge(lives, latest, app=app, batch=batch, marks=noted)
 
     checkpoint = checkpoint_for(place, "lifecycle", LIFECYCLE)  # or lives would be mended from another log
     with used_alone(checkpoint):
         target.note(told(place, "lifecycle", LIFECYCLE))
-        mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
+        mend(spark, place, target, messages_table(place.lake), events_table(place.lake))
     return finish(place, partial(follow, spark, place, "lifecycle", LIFECYCLE, merge))
 
 
@@ -142,7 +141,8 @@ def latest(old: DataFrame | None, new: DataFrame) -> DataFrame:
     """Lives as they are now: new rows in the place of old ones of the same message and queue."""
     if old is None:
         return new
-    same = old["offset"].eqNullSafe(new["offset"]) & old["queue"].eqNullSafe(new["queue"])
+    names = [name for name in (LOG_COLUMN, "offset", "queue") if name in new.columns]
+    same = reduce(Column.__and__, (old[name].eqNullSafe(new[name]) for name in names))
     return old.join(new, same, "left_anti").unionByName(new)
 
 
@@ -152,7 +152,8 @@ def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
         noted = told(place, "history", MESSAGES, batch)
-        target.merge(_in_parts(rows), lambda old, new: _in_parts(history(new, old)), app=app, batch=batch, marks=noted)
+        known = named(_in_parts(rows), place.log)
+        target.merge(known, lambda old, new: _in_parts(history(new, old)), app=app, batch=batch, marks=noted)
 
     with used_alone(checkpoint_for(place, "history", MESSAGES)):
         target.note(told(place, "history", MESSAGES))
@@ -183,7 +184,8 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         if not lives:
             return
         dates = sorted({datetime.fromtimestamp(start / 1e6, UTC).date().isoformat() for start in starts})
-        windows = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", utc_date("start"))
+        windows = named(metrics(reduce(DataFrame.unionByName, lives), window), place.log)
+        windows = windows.withColumn("date", utc_date("start"))
         # Spans may reach over days in which nothing changed, and which are not rewritten.
         counted = windows.where(F.col("date").cast("string").isin(dates))
         target.rewrite(
@@ -193,12 +195,13 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
             app=app,
             batch=batch,
             marks=told(place, job, LIFECYCLE, batch),
+            within=lambda file: file.may_hold(LOG_COLUMN, place.log),
         )
         target.vacuum()
 
     with used_alone(checkpoint_for(place, job, LIFECYCLE)):
         target.note(told(place, job, LIFECYCLE))
-        mend_windows(spark, place.url, target, window, partial(_published, spark, place.url))
+        mend_windows(spark, place, target, window, partial(_published, spark, place.url))
     return finish(place, partial(follow, spark, place, job, LIFECYCLE, recount, "created timestamp"))
 
 
@@ -212,9 +215,10 @@ def typed(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     def add(rows: DataFrame, app: str, batch: int) -> None:
         shape = known_shape(place.lake, name, asked) or inferred(rows)
         if shape is not None:
-            _check_sole(typed_table(place.lake, name, shape), app)
-            noted = told(place, f"typed-{name}", MESSAGES, batch)
-            add_typed(rows, place.lake, name, shape, app, batch, noted)
+            target, noted = typed_table(place.lake, name, shape), told(place, f"typed-{name}", MESSAGES, batch)
+            _check_sole(target, place, MESSAGES, app)
+            add_typed(named(rows, place.log), place.lake, target, app, batch, noted)
+            _tend(rows.sparkSession, place, target, bad_rows_table(place.lake))
 
     return finish(place, partial(follow, spark, place, f"typed-{name}", MESSAGES, add, topic=topic))
 
@@ -318,9 +322,10 @@ def history_table(lake: str) -> LakeTable:
     for name, kind in (
         ("object", "string"), ("key", "string"), ("digest", "binary"), ("version", "long"), ("messages", "long"),
         ("offset", "long"), ("first", "timestamp"), ("last", "timestamp"), ("part", "integer"), ("hash", "long"),
+        (LOG_COLUMN, "string"),
     ):  # fmt: skip
         schema = schema.add(name, kind)
-    return LakeTable(lake, "history", schema, (), blocks=Blocks("hash", _KEYS, 1 << 62))
+    return LakeTable(lake, "history", schema, (), apart=(LOG_COLUMN,), blocks=Blocks("hash", _KEYS, 1 << 62))
 
 
 def lake_table(lake: str, name: str) -> LakeTable:
@@ -358,10 +363,10 @@ def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
     for name in ("wait", "processing"):
         for share in (50, 95, 99):
             schema = schema.add(f"{name}_p{share}", DoubleType())
-    schema = schema.add("rate", DoubleType()).add("date", DateType())
-    seconds = window_seconds(window)
-    name = "metrics" if seconds == window_seconds(DEFAULT_WINDOW) else f"metrics-{seconds:.15g}s"
-    return LakeTable(lake, name, schema, ("date",))
+    schema = schema.add("rate", DoubleType()).add(LOG_COLUMN, StringType()).add("date", DateType())
+    length = parse_window(window)
+    name = "metrics" if length == parse_window(DEFAULT_WINDOW) else f"metrics-{length / 1e6:.15g}s"
+    return LakeTable(lake, name, schema, ("date",), apart=(LOG_COLUMN,))
 
 
 _TABLES: Final[Mapping[str, Callable[[str], LakeTable]]] = {
@@ -375,6 +380,8 @@ def checked(job: Job, *known: str) -> Job:
 
     @functools.wraps(job)
     def run(spark: SparkSession, place: Place) -> list[StreamingQuery]:
+        if place.log is not None:
+            _check_log(place.log, fills=_FOLLOWING[0] in known and job is not index)
         return job(spark, msgspec.structs.replace(place, options=check_names(place.options, known)))
 
     return run
@@ -391,6 +398,13 @@ JOBS: Final[Mapping[str, Job]] = {
     "retention": checked(retention, "success", "dead"),
     "index": checked(index, "index", *_FOLLOWING),
 }
+
+
+def _check_log(name: str, *, fills: bool) -> None:
+    if not fills:
+        raise InvalidOption("a log has a name where its rows come into the lake; leave it out here")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", name):
+        raise InvalidOption(f"the name of a log is up to 31 letters, digits, _, . and -, not {name!r}")
 
 
 def _published(spark: SparkSession, url: str, since: int, until: int) -> DataFrame:
@@ -412,18 +426,25 @@ def _shape(files: DataFrameReader, source: str) -> StructType:
         ) from error
 
 
-def _check_sole(table: LakeTable, app: str) -> None:
-    """Rows that are only ever added must all come from one query, or they would be there twice."""
+def _check_sole(table: LakeTable, place: Place, numbered: str, app: str | None = None) -> None:
+    """Rows of a log that are only ever added must all come from one query, or they would be there twice."""
     newest = table.manifest()
-    if newest.version and newest.last_batch(app) is None:
-        raise _lost(table)
+    noted = place.log is None or newest.last_batch(reached_by(told_as(place) or "", numbered)) is not None
+    if newest.version and noted and (app is None or newest.last_batch(app) is None):
+        raise Conflict(
+            f"table {table.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
+            "the beginning; nothing was written. Restore the checkpoint, or choose another lake. If the rows are those "
+            "of another log, give this one a name: --log"
+        )
 
 
-def _lost(table: LakeTable) -> Conflict:
-    return Conflict(
-        f"table {table.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
-        "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
-    )
+def _tend(spark: SparkSession, place: Place, *tables: LakeTable) -> None:
+    """Put the small files together that a pipeline adds as long as it follows the log."""
+    if place.continuous:
+        for table in tables:
+            with contextlib.suppress(Conflict):  # another job is at it
+                table.optimize(spark, fewest=_MANY_FILES)
+            table.vacuum()
 
 
 def _check_batch(place: Place) -> None:

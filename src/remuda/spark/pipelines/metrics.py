@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from remuda.model.errors import InvalidOption
 from remuda.model.life import PARKED
 from remuda.model.state import State
+from remuda.model.values.durations import parse_window
+from remuda.spark.lake.versions import LOG_COLUMN
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
-_WINDOW: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(second|minute|hour|day)s?\s*", re.ASCII)
-_UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
-_SHORTEST: Final = 0.001
-_LONGEST: Final = 36_525 * 86400
 COUNTS: Final = ("published", "succeeded", "retried", "dead", "moved", "unchanged", "waiting")
+
+_PLACES: Final = ("start", "queue", LOG_COLUMN, "date")
+"""What windows are found by."""
 
 MEASURED: Final = (
     "created", "queue", "state", "success", "attempts", "archived", "moved_to", "consumed", "duration",
@@ -41,18 +40,18 @@ def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
             *_percentiles("wait", _seconds("created", "consumed")),
             *_percentiles("processing", F.col("duration") / 1e6),
         )
-        .withColumn("rate", F.col("published") / F.lit(window_seconds(window)))
+        .withColumn("rate", F.col("published") / F.lit(parse_window(window) / 1e6))
     )
 
 
 def window_start(window: str) -> Column:
     """When the window began in which a message was published."""
-    return F.window("created", f"{_micros(window)} microseconds").start
+    return F.window("created", f"{parse_window(window)} microseconds").start
 
 
 def spans(starts: Sequence[int], window: str, most: int = 8) -> list[tuple[int, int]]:
     """Windows that begin at these times, in order, as few spans of time: from one time to before another (in µs)."""
-    length = _micros(window)
+    length = parse_window(window)
     found: list[tuple[int, int]] = []
     for start in starts:
         if found and found[-1][1] >= start:
@@ -68,8 +67,8 @@ def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
     What was collected has ended, and counts as succeeded unless that is more than can have: the collector takes those
     first. Waiting is what waits now. Percentiles are those of the count that knows more ends.
     """
-    others = [name for name in new.columns if name not in (*COUNTS, "start", "queue", "date")]
-    both = _paired(old, "old", others).join(_paired(new, "new", others), ["_start", "_queue"], "full")
+    others = [name for name in new.columns if name not in (*COUNTS, *_PLACES)]
+    both = _paired(old, "old").join(_paired(new, "new"), ["_start", "_queue"], "full")
     was, now = ({name: F.coalesce(f"{side}.{name}", F.lit(0)) for name in COUNTS} for side in ("old", "new"))
     gone = F.when(F.col("old").isNotNull(), F.greatest(was["published"] - now["published"], F.lit(0))).otherwise(0)
     well = F.least(gone, was["succeeded"] + was["waiting"])
@@ -89,16 +88,18 @@ def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
     found = {name: F.when(old_only, was[name]).otherwise(value) for name, value in merged.items()}
     found |= {name: F.when(keep, F.col(f"old.{name}")).otherwise(F.col(f"new.{name}")) for name in others}
     found["rate"] = F.when(gone > 0, F.col("old.rate")).otherwise(found["rate"])
-    for name in ("start", "queue", *(["date"] if "date" in new.columns else [])):
+    for name in (one for one in _PLACES if one in new.columns):
         found[name] = F.coalesce(f"new.{name}", f"old.{name}")
     return both.select(*(found[name].alias(name) for name in new.columns))
 
 
-def _paired(windows: DataFrame, side: str, others: Sequence[str]) -> DataFrame:
-    """Windows as one column, beside what they are found by; the one of no queue is found too."""
-    names = [name for name in windows.columns if name in (*COUNTS, *others, "start", "queue", "date")]
-    nowhere = F.struct(F.col("queue").isNull().alias("none"), F.coalesce("queue", F.lit("")).alias("name"))
-    return windows.select(F.col("start").alias("_start"), nowhere.alias("_queue"), F.struct(*names).alias(side))
+def _paired(windows: DataFrame, side: str) -> DataFrame:
+    """Windows as one column, beside what they are found by; the one of no queue, or of a log without name, too."""
+    names = [name for name in ("queue", LOG_COLUMN) if name in windows.columns]
+    known = (F.col(name).isNull().alias(f"no_{name}") for name in names)
+    told = F.struct(*known, *(F.coalesce(name, F.lit("")).alias(name) for name in names))
+    whole = F.struct(*windows.columns).alias(side)
+    return windows.select(F.col("start").alias("_start"), told.alias("_queue"), whole)
 
 
 def funnel(lives: DataFrame) -> DataFrame:
@@ -138,19 +139,3 @@ def _seconds(start: str, end: str) -> Column:
 def _percentiles(name: str, value: Column) -> list[Column]:
     found = F.percentile_approx(value, list(PERCENTILES), 1000)
     return [found[at].alias(f"{name}_p{round(100 * share)}") for at, share in enumerate(PERCENTILES)]
-
-
-def window_seconds(window: str) -> float:
-    """Seconds of a window such as `1 minute`."""
-    match = _WINDOW.fullmatch(window)
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not _SHORTEST <= seconds <= _LONGEST:
-        raise InvalidOption(
-            "a window is a number of seconds, minutes, hours or days, such as '5 minutes', a millisecond at least and "
-            f"100 years at most, not {window!r}"
-        )
-    return seconds
-
-
-def _micros(window: str) -> int:
-    return round(window_seconds(window) * 1_000_000)

@@ -16,8 +16,9 @@ from pyspark.sql.utils import is_remote
 
 from remuda.spark.checkpoints import check_checkpoint, last_batch, offsets, sole_use
 from remuda.spark.lake.coverage import HOLDS_NOTHING
-from remuda.spark.lake.store import local_side
+from remuda.spark.lake.store import local_side, of_log
 from remuda.spark.lake.versions import StreamBatch
+from remuda.spark.session.starting import add_source
 from remuda.spark.sink import query_id
 from remuda.spark.source.read_options import truth, whole_number
 from remuda.spark.source.spark_log import kept_log, open_log
@@ -37,6 +38,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     continuous: bool = False
     """Follow the log until stopped, instead of reading what is there and ending."""
     options: Mapping[str, str] = {}
+    log: str | None = None
+    """The name of the log, in a lake of several."""
     tell: Callable[[str, Mapping[str, int]], None] = lambda deed, counts: None
     """Called by a job that runs once: what it did, in a word or two, and how many of what."""
 
@@ -45,8 +48,8 @@ Take = Callable[[DataFrame, str, int], None]
 """Handles a micro-batch: its rows, the id of its query, and its number."""
 
 
-def checkpoint_of(lake: str, job: str, table: str) -> Path:
-    return local_side(lake) / CHECKPOINTS / f"{job}-{table}"
+def checkpoint_of(lake: str, job: str, table: str, log: str | None = None) -> Path:
+    return local_side(lake) / CHECKPOINTS / of_log(f"{job}-{table}", log)
 
 
 def follow(
@@ -58,6 +61,8 @@ def follow(
     columns: str | None = None,
     topic: str | None = None,
 ) -> StreamingQuery:
+    if is_remote():
+        add_source(spark)  # one for each stream, since in the server they must not share one (see there)
     stream = spark.readStream.format("remuda").option("table", table)
     if topic is not None:
         stream = stream.option("topics", msgspec.json.encode([topic]).decode())
@@ -73,19 +78,25 @@ def follow(
 def told(place: Place, job: str, table: str, batch: int | None = None) -> tuple[StreamBatch, ...]:
     """What a table notes with a batch, or before the first: how far it is told of the log. The collector waits for it,
     unless rows may be missing."""
-    identity = kept_log(place.url).identity
-    if not identity:
+    identity = told_as(place)
+    if identity is None:
         return ()
     names = ("offset", "position") if table == LIFECYCLE else (NUMBER[table],)
-    end = dict.fromkeys(names, 0) if batch is None else offsets(checkpoint_of(place.lake, job, table), batch)
+    done = checkpoint_of(place.lake, job, table, place.log)
+    end = dict.fromkeys(names, 0) if batch is None else offsets(done, batch)
     strict = truth(place.options, "failOnDataLoss", default=True)
     return tuple(StreamBatch(f"{identity}.{name}", end[name] if strict else HOLDS_NOTHING) for name in names)
+
+
+def told_as(place: Place) -> str | None:
+    """Under which name tables note how far they are told of a log; None of a stream that was given none."""
+    return kept_log(place.url).identity or (None if place.log is None else f"log.{place.log}")
 
 
 def checkpoint_for(place: Place, job: str, table: str) -> Path:
     """The checkpoint of a job, if it is one and of this log."""
     open_log(place.url)  # or say what is wrong with it, before anything is made in the lake
-    checkpoint = checkpoint_of(place.lake, job, table)
+    checkpoint = checkpoint_of(place.lake, job, table, place.log)
     if not is_remote():  # else it is the server's to look at
         check_checkpoint(checkpoint)
         if (done := last_batch(checkpoint)) is not None:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.spark.lake.table import LakeTable, kept_table
-from remuda.spark.lake.versions import StreamBatch
+from remuda.spark.lake.versions import LOG_COLUMN, StreamBatch
 from remuda.spark.pipelines.archive import utc_date
 from remuda.spark.source.data_source import table_schema
 from remuda.spark.source.tables import MESSAGES
@@ -105,7 +105,8 @@ def known_shape(lake: str, name: str, asked: StructType | None) -> StructType | 
 
 def typed_table(lake: str, name: str, shape: StructType) -> LakeTable:
     schema = StructType([field for field in table_schema(MESSAGES).fields if field.name not in (*_BROKERS, "body")])
-    return LakeTable(lake, name, schema.add("body", shape).add("date", DateType()), ("date",))
+    schema = schema.add("body", shape).add(LOG_COLUMN, "string").add("date", DateType())
+    return LakeTable(lake, name, schema, ("date",), apart=(LOG_COLUMN,))
 
 
 def bad_rows_table(lake: str) -> LakeTable:
@@ -114,22 +115,23 @@ def bad_rows_table(lake: str) -> LakeTable:
     schema = StructType().add("table", "string").add(FAULT, "string")
     for name in ("offset", "created", "id", "name", "body"):
         schema = schema.add(own[name])
-    return LakeTable(lake, BAD_ROWS, schema.add("date", DateType()), ("date",))
+    schema = schema.add(LOG_COLUMN, "string").add("date", DateType())
+    return LakeTable(lake, BAD_ROWS, schema, ("date",), apart=(LOG_COLUMN,))
 
 
 def add_typed(
-    rows: DataFrame, lake: str, name: str, shape: StructType, app: str, batch: int, marks: tuple[StreamBatch, ...]
+    rows: DataFrame, lake: str, target: LakeTable, app: str, batch: int, marks: tuple[StreamBatch, ...]
 ) -> None:
     """Add a batch to its tables, once: first what does not fit."""
+    shape = target.schema["body"].dataType
+    assert isinstance(shape, StructType)
     judged = with_body(rows.withColumn("_raw", F.col("body")), shape).withColumn("date", utc_date("created")).persist()
     try:
         bad = judged.where(F.col(FAULT).isNotNull())
         if not bad.isEmpty():
-            named = bad.withColumns({"table": F.lit(name), "body": F.col("_raw")})
-            bad_rows_table(lake).append(named, app=app, batch=batch)
-        typed_table(lake, name, shape).append(
-            judged.where(F.col(FAULT).isNull()), app=app, batch=batch, marks=lambda files: marks
-        )
+            told = bad.withColumns({"table": F.lit(target.name), "body": F.col("_raw")})
+            bad_rows_table(lake).append(told, app=app, batch=batch)
+        target.append(judged.where(F.col(FAULT).isNull()), app=app, batch=batch, marks=lambda files: marks)
     finally:
         judged.unpersist()
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.model.errors import InvalidOption
-from remuda.spark.source.data_source import check_queues, table_schema
+from remuda.spark.source.data_source import bounds, check_queues, table_schema
 from remuda.spark.source.directory_log import EmbeddedLog
 from remuda.spark.source.read_options import ReadOptions, refuse_stream_options
 from remuda.spark.source.selection import EVERYTHING, Selection
@@ -51,7 +51,9 @@ def _lifecycle(spark: SparkSession, held: Held, selection: Selection) -> DataFra
     of_message = msgspec.structs.replace(selection, queues=None, states=None)
     of_copy = Selection(queues=selection.queues, states=selection.states)
     messages = select(_whole(spark, held, MESSAGES, of_message), MESSAGES, of_message)
-    return select(lifecycle(messages, _whole(spark, held, EVENTS)), LIFECYCLE, of_copy)
+    start, stop = bounds(held.log, MESSAGES, of_message, held.ends[MESSAGES])
+    events = _whole(spark, held, EVENTS).where((F.col("first") < stop) & (F.col("first") + F.col("count") > start))
+    return select(lifecycle(messages, events), LIFECYCLE, of_copy)
 
 
 def _of_workflows(spark: SparkSession, url: str, table: str, texts: dict[str, str]) -> DataFrame:
