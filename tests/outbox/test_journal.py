@@ -303,3 +303,15 @@ def test_what_the_broker_refuses_waits_for_the_database_and_nothing_is_sent_twic
         eventually(lambda: made.outbox.counts()[Status.SCHEDULED] == 1)
         eventually(lambda: made.outbox._net.trouble is None)
         assert made.bus.broker.queue(queue).size == 4
+
+
+def test_what_cannot_be_read_in_the_journal_holds_up_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(str(tmp_path / "j"))
+    left = [Message("order", b"%d" % n, id=f"left-{n}", mime_type="application/json") for n in range(3)]
+    journal.append(Messages.of(left))
+    journal._opened().put((1).to_bytes(8), b"\xff damaged")
+    journal.close()
+    with app(f"sqlite:///{tmp_path}/app.db", journal=str(tmp_path / "j")) as made:
+        made.bus.publish("order", 3)
+        assert sorted(made.run()) == [0, 2, 3]
+        assert caplog.text.count("message 1 of journal") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Container
 from pathlib import Path
@@ -15,6 +16,7 @@ from remuda.model.messages import Messages
 from remuda.model.values.extras import MissingExtra
 from remuda.outbox.records import OutboxError
 
+_log = logging.getLogger("remuda.outbox")
 _CHUNK: Final = 1000
 _write = msgspec.msgpack.Encoder().encode
 _read = msgspec.msgpack.Decoder(Message).decode
@@ -29,6 +31,7 @@ class Journal:
         self.path = Path(path)
         self._guard = threading.Lock()
         self._next = 0
+        self._unreadable: set[int] = set()
         self._store: Any = None
 
     def append(self, messages: Messages) -> range:
@@ -49,12 +52,17 @@ class Journal:
                 batch.delete(_key(number))
 
     def left(self, limit: int = _CHUNK, without: Container[int] = ()) -> list[tuple[int, Message]]:
-        """The oldest messages in the journal."""
+        """The oldest messages in the journal. One that cannot be read holds up no other."""
         with self._guard:
             found = []
             for key, value in self._opened().iterator():
-                if (number := int.from_bytes(key)) not in without:
-                    found.append((number, _read(value)))
+                if (number := int.from_bytes(key)) not in without and number not in self._unreadable:
+                    try:
+                        found.append((number, _read(value)))
+                    except msgspec.MsgspecError as error:
+                        self._unreadable.add(number)
+                        _log.error("message %d of journal %s cannot be read, and stays there: %s",
+                                   number, self.path, error)  # fmt: skip
                 if len(found) == limit:
                     break
         return found
