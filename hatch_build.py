@@ -27,7 +27,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 HOT = {
     "core": "admission consuming core delivering journey publishing recorder registry routing",
     "core.queues": "delayed leases parked plans queue ranges ready",
-    "core.flow": "buckets flow keyed keys limits merging moving rules",
+    "core.flow": "buckets flow key_state keyed keys limits merging moving regrouping rules singles",
     "broker.embedded": "clock engine queries runtime submission",
     "broker.embedded.delivering": "caches",
     "broker.embedded.storing": "durability group_commit",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.effort import Effort
-from benchmarks.flow import peers
+from benchmarks.flow import peers, tenants
 from benchmarks.flow.worker import QUEUE
 from benchmarks.results import Result, rate_result
 from benchmarks.scratch import scratch
@@ -140,5 +140,8 @@ def _watched(count: int, done: Path) -> float:
 
 FLOW_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
     **{f"flow/ordered-{keys}": partial(ordered, keys) for keys in (1, 1000, 1_000_000)},
+    "flow/memory-1000000-keys-1-each": partial(tenants.memory, 1_000_000, 1),
+    "flow/memory-100000-keys-10-each": partial(tenants.memory, 100_000, 10),
+    "flow/fair-100000-tenants": partial(tenants.fair, 100_000),
     "flow/serial-4-processes": serial,
 }

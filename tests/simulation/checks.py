@@ -189,7 +189,8 @@ def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
     fresh.names = dict(queue.id_of)
     fresh.lines = {level: list(line) for level, line in view["lines"].items()}
     if queue.keyed is not None:
-        fresh.lines = {}
+        singles = list(queue.keyed.singles.offsets())
+        fresh.lines = {(0, queue.keyed.rules.holds): singles} if singles else {}
         for key in queue.keyed.known():  # in the order within each key
             for priority, front, level in key.line.levels() if key.line is not None else ():
                 line = fresh.lines.setdefault((priority, front), [])

@@ -36,6 +36,8 @@ class Spent:
     """How often others went before a key that could go as well."""
     known: bool = True
     """Whether no power loss took what it was made from."""
+    paced: bool = True
+    """Whether it is known when rates open: the clock never went back at a restart."""
 
     def configured(self, before: QueueOptions, options: QueueOptions, time: int) -> None:
         self.passed.clear()
@@ -58,10 +60,15 @@ class Spent:
     def restarted(self) -> None:
         self.passed.clear()
 
+    def clock_went_back(self) -> None:
+        """What was due by a clock that was ahead is due earlier; here no later than at once."""
+        self.due, self.paced = 0.0, False
+        self.key_dues.clear()
+
 
 RULES = (
     "concurrency", "rate", "limits", "ordered", "on_retry", "flow_key", "concurrency_per_key", "rate_per_key",
-    "key_limits", "fair", "weights",
+    "key_limits", "fair", "weights", "debounce", "throttle", "singleton",
 )  # fmt: skip
 
 
@@ -73,6 +80,13 @@ def regroup(queue: QueueModel, after: QueueOptions) -> None:
     if before.takes_turns:
         for line in queue.lanes:
             line.sort()
+    if after.ordered and not before.ordered:
+        waiting, queue.lines = sorted(queue.waiting), {}
+        for entry in queue.entries.values():
+            entry.priority = entry.priority if entry.state in "EIN" else 0  # parked ones keep theirs
+        for offset in waiting:
+            queue.entries[offset].ahead = False
+            queue.lines.setdefault((0, False), []).append(offset)
     if after.takes_turns and holds(after):
         waiting, queue.lines = queue.waiting, {}
         for offset in waiting:
@@ -94,6 +108,9 @@ def key_of(model: Model, queue: QueueModel, offset: int) -> str | None:
 
 def key_in(options: QueueOptions, message: Message) -> str | None:
     kind, _, name = options.flow_key.partition(":")
+    own = message.headers.get("remuda-flow-key")
+    if own is not None:
+        return own
     return message.headers.get(name) if kind == "header" else message.key
 
 
@@ -227,6 +244,8 @@ def _unfair(model: Model, queue: QueueModel, key: str | None, waiting: dict[str 
     """F5: whether another key that could go has waited for too many of this one."""
     passed = queue.spent.passed
     passed.pop(key, None)
+    if not queue.spent.paced:
+        return ""  # others may wait for their rates
     if queue.options.weights or len({queue.entries[at].priority for line in waiting.values() for at in line}) > 1:
         passed.clear()
         return ""
@@ -331,7 +350,7 @@ class Merging:
                 return None  # a restart forgets that a newer one came and is done
             return "replaced" if newest in self.waiting else ""
         if options.throttle:
-            return "skipped" if self.marks.get(key, 0) > now else ""
+            return "skipped" if 0 < self.marks.get(key, 0) - now <= options.throttle else ""
         return "skipped" if key in self.live else ""
 
 
@@ -342,7 +361,7 @@ def live_in(queue: QueueModel) -> list[int]:
 def may_go(model: Model, queue: QueueModel, time: int, *, ticked: bool) -> bool:
     """Whether somebody who is free would have to get a message. What opens by itself is seen at the next tick."""
     options = queue.options
-    if not queue.spent.known:
+    if not queue.spent.known or not queue.spent.paced:
         return False
     timed = options.rate is not None or any(shared_rate(model, limit) for limit in named(options.limits))
     if (timed and not ticked) or objection_to_queue(model, queue, time):

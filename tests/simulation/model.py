@@ -406,6 +406,8 @@ class Model:
         entry = queue.entries.get(offset)
         source, target = entry.state if entry else queue.ended.get(offset, "L"), event.state.value
         where = f"{queue.name}: message {offset}"
+        if target != "Q":
+            step.deadlines.pop((queue.name, offset), None)  # it was here already when another copy moved here
         if source in ("S", "K", "X") and target == "Q" and came_from_another(event):
             # It expired or was given up elsewhere after its copy here was settled: a new copy begins its life.
             del queue.ended[offset]

@@ -87,6 +87,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
     check_report(sim, holes)
     expected = sim.base.copy()
     expected.now, expected.latest = sim.clock, sim.latest
+    went_back = sim.clock < sim.latest
     if holes:
         sim.damaged = True
         for queue in expected.queues.values():
@@ -110,6 +111,10 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
         checks.compare(engine.core, expected, max(sim.latest, sim.clock), ordered=sim.clock >= sim.latest)
     for record in [*sim.journal.kept(), *journal.kept()]:
         sim.remember(record)
+    if went_back:
+        expected.shared_dues.clear()
+        for queue in expected.queues.values():
+            queue.spent.clock_went_back()
     checks.adopt(engine.core, expected)
     expected.newest_pullers = sim.model.newest_pullers
     sim.model = expected

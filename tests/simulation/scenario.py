@@ -300,10 +300,25 @@ class Scenario:
             names += ["rate", "rate_per_key", "fair"]
             names += [] if options.acknowledge is Acknowledge.NONE else ["concurrency", "limits"]
         chosen = self.random.sample(names, self.random.randint(1, 3))
-        durations = {"acknowledge_timeout", "message_timeout", "delay_between_messages"}
+        if self.rules is not None and options.acknowledge is not Acknowledge.NONE and self.rules.random() < 0.3:
+            chosen += self._rules_of_keys()
+        durations = {
+            "acknowledge_timeout", "message_timeout", "delay_between_messages", "debounce", "max_wait", "throttle"
+        }  # fmt: skip
         values = {name: getattr(other, name) for name in chosen}
         # Bare numbers are seconds where people write them.
         return {name: f"{value}us" if name in durations else value for name, value in values.items()}
+
+    def _rules_of_keys(self) -> list[str]:
+        """Rules of keys that are switched on or off on a live queue, as far as they do not contradict each other."""
+        assert self.rules is not None
+        names = ["ordered", "on_retry", "flow_key", "concurrency_per_key", "key_limits", "weights"]
+        chosen = [name for name in names if self.rules.random() < 0.3]
+        if "ordered" in chosen or "key_limits" in chosen:
+            chosen = [*dict.fromkeys([*chosen, "ordered", "concurrency_per_key", "key_limits"])]
+        if self.merges and self.rules.random() < 0.5:
+            chosen += ["debounce", "max_wait", "throttle", "singleton"]
+        return chosen
 
     def name(self) -> str:
         """A queue or channel, which may exist."""
@@ -333,6 +348,8 @@ class Scenario:
             headers = dict(message.headers)
             if rules.random() < 0.1:
                 headers["remuda-flow-weight"] = "3"
+            if rules.random() < 0.1:
+                headers["remuda-flow-key"] = rules.choice("abd")
             key = message.key if message.object is not None else rules.choice((None, "a", "a", "b", "c"))
             made.append(msgspec.structs.replace(message, key=key, headers=headers))
         return made

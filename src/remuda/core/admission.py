@@ -77,7 +77,7 @@ def enter(
                 continue
             if queue.keyed is not None:
                 _note_keys(queue, messages, record.first, start, stop)
-            if queue.weighs and messages.headers:
+            if messages.headers:
                 _note_weights(queue, messages, record.first, start, stop)
             if messages.headers and not queue.reports:
                 queue.reports = _wants_reports(messages, start, stop)
@@ -116,8 +116,11 @@ def _note_keys(queue: Queue, messages: Messages, first: int, start: int, stop: i
 
 
 def _note_weights(queue: Queue, messages: Messages, first: int, start: int, stop: int) -> None:
+    headers = messages.headers
+    if not isinstance(headers, list) and FLOW_WEIGHT not in headers:
+        return
     for row in range(start, stop):
-        weight = said(cell(messages.headers, row), FLOW_WEIGHT)
+        weight = said(cell(headers, row), FLOW_WEIGHT)
         if weight > 1:
             queue.weights[first + row] = weight
 

@@ -1,5 +1,5 @@
-"""What messages keep when they go from one queue to another, beyond what the events say of them: deadlines and
-notes."""
+"""What messages keep when they go from one queue to another, beyond what the events say of them: deadlines,
+notes, and what they count as."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class Journey:
         self._left: list[MessageRange] = []
         self.notes: dict[int, bytes] = {}
         """The notes of messages that have left, until they arrive."""
+        self.weights: dict[int, int] = {}
+        """What they count as, where that is not one."""
 
     def begin(self, to: str, left: Iterable[MessageRange]) -> None:
         self._left = [piece for piece in left if piece.deadline < NEVER]

@@ -140,8 +140,12 @@ class Operating:
 
     def resume(self, begun: Begun, *, keep: bool = False) -> None:
         """After a restart: put back all deliveries, and end the messages that memory queues have lost (Q17)."""
+        now = self._recorder.now
+        self._registry.limits.turn_back(now)
         for queue in self._registry.queues.values():
             queue.had_consumers = False  # they are gone with their process, and may come back
+            if queue.flow is not None:
+                queue.flow.turn_back(now)
         for queue in list(self._registry.queues.values()):
             _resume(self._registry, queue)
             if not keep:

@@ -23,7 +23,7 @@ from remuda.core.extensions import (
     unknown,
 )
 from remuda.core.flow.keys import number_of
-from remuda.core.flow.learning import charge_unknown, learn_keys
+from remuda.core.flow.learning import charge_unknown, learn_keys, unlearned
 from remuda.core.flow.limits import SharedLimits
 from remuda.core.flow.showing import shown
 from remuda.core.journey import Journey
@@ -421,15 +421,16 @@ class Registry:
         """Whether rules are switched on that need to know ids, sizes or keys of what the queue holds already."""
         before = queue.options
         keys = options.takes_turns and (not before.takes_turns or options.flow_key != before.flow_key)
-        return bool(
-            options.byte_limit > 0 == before.byte_limit
-            or options.unique_ids > before.unique_ids
-            or keys
-            or options.weighs > before.weighs
-        )
+        return bool(options.byte_limit > 0 == before.byte_limit or options.unique_ids > before.unique_ids or keys)
 
     def learn_all(self, queue: Queue) -> None:
+        self.learn_line(queue)
         for first, count in sorted(queue.live()):
+            self.learn_facts(queue, first, count)
+
+    def learn_line(self, queue: Queue) -> None:
+        """`learn_facts` of what waits and has no known key."""
+        for first, count in unlearned(queue):
             self.learn_facts(queue, first, count)
 
     def learn_sizes(self, queue: Queue, first: int, count: int) -> None:

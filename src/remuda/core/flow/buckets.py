@@ -6,9 +6,12 @@ from __future__ import annotations
 from math import ceil, floor
 from typing import Final
 
+from remuda.core.queues.tables import PagedTable
 from remuda.model.queues.rates import rate
 
 MOST: Final = 1 << 40
+Weights = PagedTable[int, int]
+"""What messages count as, by offset, where that is not one."""
 
 
 class Bucket:
@@ -44,5 +47,17 @@ def carried(before: Bucket | None, after: Bucket | None, due: float, now: int) -
     return due if due <= now else now + (due - now) * (after.interval / before.interval)
 
 
+def put_right(due: float, now: int, ahead: int) -> float:
+    """When the next start is due once a clock is right again that was so far ahead."""
+    return due if due <= now else max(due - ahead, 0.0)
+
+
 def bucket(text: str | None) -> Bucket | None:
     return None if text is None else Bucket(text)
+
+
+def weight_of(weights: Weights, first: int, count: int) -> int:
+    """What these messages count as together."""
+    if not weights.size:
+        return count
+    return sum(weights.get(offset, 1) for offset in range(first, first + count))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remuda.core.flow.buckets import MOST, bucket
-from remuda.core.flow.keyed import KeyedMessages, KeyTimes, Weights, weight_of
+from remuda.core.flow.buckets import MOST, Weights, bucket, put_right, weight_of
+from remuda.core.flow.keyed import KeyedMessages, KeyTimes
 from remuda.core.flow.limits import SharedLimit
 from remuda.core.flow.rules import KeyRules
 from remuda.core.queues.ready import NEVER
@@ -27,7 +27,7 @@ def signature(options: QueueOptions) -> Signature | None:
 class Flow:
     """How much of a queue may go out now, and when that changes by itself."""
 
-    __slots__ = ("bucket", "due", "keyed", "most", "rules", "served", "shared", "signature")
+    __slots__ = ("bucket", "due", "keyed", "most", "rules", "served", "shared", "signature", "started")
 
     def __init__(self, options: QueueOptions) -> None:
         self.signature = signature(options)
@@ -35,6 +35,8 @@ class Flow:
         self.bucket = bucket(options.rate)
         self.due = 0.0
         """When the next message is due by the queue's rate."""
+        self.started = 0
+        """When a message last started, or a snapshot was made since."""
         self.shared: list[SharedLimit] = []
         self.rules = KeyRules(options) if options.takes_turns else None
         self.keyed: KeyedMessages | None = None
@@ -66,15 +68,27 @@ class Flow:
         keyed = self.keyed
         return (self.due, [], []) if keyed is None else (self.due, keyed.times(), keyed.limits())
 
-    def resume(self, due: float, keys: list[KeyTimes], limits: list[tuple[int, int]]) -> None:
-        self.due = due
+    def resume(self, due: float, keys: list[KeyTimes], limits: list[tuple[int, int]], time: int) -> None:
+        self.due, self.started = due, time
         if self.keyed is not None:
             self.keyed.resume(keys)
             for number, most in limits:
                 self.keyed.limit(number, most)
 
+    def turn_back(self, now: int) -> None:
+        """After a start with a clock that is behind the last one, which was ahead: what is due by it would be late."""
+        ahead = self.started - now
+        if ahead > 0:
+            self.started = now
+            self.due = put_right(self.due, now, ahead)
+            if self.keyed is not None:
+                self.keyed.turn_back(now, ahead)
+
     def spend(self, first: int, count: int, time: int, weights: Weights) -> None:
         """Messages started."""
+        if time < self.started:
+            self.turn_back(time)
+        self.started = time
         weight = weight_of(weights, first, count)
         if self.bucket is not None:
             self.due = self.bucket.spend(self.due, time, weight)

@@ -2,6 +2,8 @@
 
 A virtual clock keeps the turns: each message costs its key a turn, less with a weight, and the key whose turn is
 earliest goes next. A key that was away comes back at the clock's time, so it gains nothing by having been absent.
+
+A key of which one message waits, and nothing else is known, is in `singles`; all others have a `Key`.
 """
 
 from __future__ import annotations
@@ -11,87 +13,24 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from remuda.core.flow.buckets import carried
+from remuda.core.flow.buckets import Weights, carried, put_right, weight_of
+from remuda.core.flow.key_state import Key, RestingKeys, Turn
 from remuda.core.flow.keys import UNKNOWN, KeyColumn
 from remuda.core.flow.rules import KeyRules
+from remuda.core.flow.singles import SingleMessages
 from remuda.core.queues.ready import NEVER, Chunk, ReadyList, ReadyMessages, ReadyRun
-from remuda.core.queues.tables import PagedTable
 from remuda.model.message import MAX_PRIORITY
 
-Turn = tuple[int, float, int, int]
-"""Of a key that may go: the rank of its priority, its turn, the first offset that waits, and its number."""
-Weights = PagedTable[int, int]
-"""What messages count as, by offset, where that is not one."""
 KeyTimes = tuple[int, float, int, int]
 _SPARE: Final = 1024
-
-
-class Key:
-    """What one key has waiting and in flight, and what holds it."""
-
-    __slots__ = (
-        "due", "entry", "fresh", "held", "later", "line", "mark", "most", "newest", "number", "paused", "pending",
-        "running", "since", "sleeps", "turn",
-    )  # fmt: skip
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.line: ReadyMessages | None = None
-        self.running = 0
-        """Messages in flight."""
-        self.pending = 0
-        """Messages that were just taken out of the line, and are not in flight yet."""
-        self.later = 0
-        """Delayed messages."""
-        self.newest = -1
-        """The offset of the newest message that came."""
-        self.mark = 0
-        """When the messages began to come of which the last wins; or until when the first one is enough."""
-        self.held = 0
-        """Messages that are to be tried again, for which the others wait."""
-        self.most = 0
-        """How many may be in flight, if its messages say so."""
-        self.paused = 0
-        """Until when the key waits."""
-        self.due = 0.0
-        """When the next message is due by the key's rate."""
-        self.turn = 0.0
-        self.entry: Turn | None = None
-        """Its place among the keys that may go."""
-        self.sleeps = 0
-        """When it is to be looked at again."""
-        self.fresh = False
-        """Whether it must be looked at."""
-        self.since = 0
-        """Since when something holds it."""
-
-    def is_idle(self, now: int, clock: float) -> bool:
-        """Whether nothing needs to be remembered of it."""
-        return (
-            not self.lives and not self.fresh and self.paused <= now and self.due <= now and self.mark <= now
-            and self.turn <= clock
-        )  # fmt: skip
-
-    @property
-    def lives(self) -> bool:
-        """Whether a message of it waits or is in flight."""
-        return self.line is not None or self.running > 0 or self.pending > 0 or self.later > 0
-
-
-def weight_of(weights: Weights, first: int, count: int) -> int:
-    """What these messages count as together."""
-    if not weights.size:
-        return count
-    return sum(weights.get(offset, 1) for offset in range(first, first + count))
 
 
 class KeyedMessages(ReadyMessages):
     """The waiting messages of one queue, a line for each key."""
 
     __slots__ = (
-        "_asleep", "_ends", "_fresh", "_gone", "_high", "_known", "_latest", "_oldest", "_pending", "_sweep_at",
-        "_time", "_turns", "clock", "keys", "rules",
-        "unknown",
+        "_asleep", "_ends", "_fresh", "_gone", "_high", "_known", "_latest", "_oldest", "_pending", "_resting",
+        "_sweep_at", "_time", "_turns", "clock", "keys", "rules", "singles", "unknown",
     )  # fmt: skip
 
     def __init__(self, keys: KeyColumn, rules: KeyRules) -> None:
@@ -100,6 +39,8 @@ class KeyedMessages(ReadyMessages):
         self.rules = rules
         self.clock = 0.0
         self._known: dict[int, Key] = {}
+        self.singles = SingleMessages(keys)
+        self._resting = RestingKeys()
         self._turns: list[Turn] = []
         """Keys that may go, as a heap, with entries that stand no longer."""
         self._asleep: list[tuple[int, int]] = []
@@ -126,7 +67,7 @@ class KeyedMessages(ReadyMessages):
     def is_open(self, now: int) -> bool:
         """Whether a message may go now."""
         self._look(now)
-        return self._next() is not None
+        return self.singles.size > 0 or self._next() is not None
 
     def opens(self) -> int:
         """When the next key that waits for a time may go; for what is known at the last look."""
@@ -138,23 +79,27 @@ class KeyedMessages(ReadyMessages):
         self._look(now)
         while count > 0:
             entry = self._next()
-            if entry is None:
+            if self.singles.size and (entry is None or self._single_is_before(entry)):
+                key = self._take_single()
+                run = ReadyRun(key.newest, 1, NEVER, 0)
+            elif entry is None:
                 break
-            heapq.heappop(self._turns)
-            key = self._known[entry[3]]
-            line = key.line
-            assert line is not None, "a key that may go has messages"
+            else:
+                heapq.heappop(self._turns)
+                key = self._known[entry[3]]
+                assert key.line is not None, "a key that may go has messages"
+                run = key.line.take(1)[0]
+                self._left(key, key.line, 1, run.priority)
             key.entry = None
             if key.turn > self.clock:
                 self.clock = key.turn
             key.turn += 1.0 / self.rules.weights.get(key.number, 1.0)
             if key.turn > self._latest:
                 self._latest = key.turn
-            run = line.take(1)[0]
+            self._see_whether_empty()
             if not key.pending:
                 self._pending.append(key)
             key.pending += 1
-            self._left(key, line, 1, run.priority)
             count -= 1
             last = taken[-1] if taken else None
             if (
@@ -166,9 +111,28 @@ class KeyedMessages(ReadyMessages):
                 taken[-1] = ReadyRun(last.first, last.count + 1, run.deadline, run.priority)
             else:
                 taken.append(run)
-            if key.line is not None:
+            if key.line is not None and not self.rules.ordered:  # one that waits for its answer is looked at then
                 self._place(key, now)
         return taken
+
+    def _single_is_before(self, entry: Turn) -> bool:
+        """Whether the first of the singles goes before the first of the others."""
+        if entry[0] != MAX_PRIORITY:
+            return False
+        offset, turn = self.singles.front(), self.singles.front_turn()
+        return turn < entry[1] or (turn == entry[1] and offset < entry[2])
+
+    def _take_single(self) -> Key:
+        """Take out the first of the singles. Its key is known from now on."""
+        singles = self.singles
+        offset = singles.front()
+        number = self.keys.get(offset)
+        turn = singles.front_turn()
+        singles.pop(number)
+        self.size -= 1
+        key = self.key(number)
+        key.turn, key.newest = turn, offset
+        return key
 
     def _look(self, now: int) -> None:
         """See which of the keys that changed, or whose time has come, may go."""
@@ -252,8 +216,10 @@ class KeyedMessages(ReadyMessages):
                 self._fresh.append(key)
             else:
                 key.fresh, key.entry = False, None
-        for number in [number for number, key in self._known.items() if key.is_idle(now, self.clock)]:
-            del self._known[number]
+        for key in [key for key in self._known.values() if key.is_idle(now)]:
+            if key.turn > self.clock:
+                self._resting.put(key.number, key.turn, self.clock)
+            del self._known[key.number]
         self._sweep_at = 2 * len(self._known) + _SPARE
         self._gone = 0
         if len(self._turns) > self._sweep_at:
@@ -268,10 +234,24 @@ class KeyedMessages(ReadyMessages):
             if len(self._known) > self._sweep_at:
                 self._sweep()
             key = self._known[number] = Key(number)
+            key.turn = self._resting.turn_of(number)
+            if self.singles.size and self.singles.find(number) >= 0:
+                self._join_line(key)
         return key
 
+    def _join_line(self, key: Key) -> None:
+        """The only message of a key stands in a line of its own from now on, and keeps its turn."""
+        offset, key.turn = self.singles.remove(key.number)
+        line = key.line = ReadyMessages()
+        line.add(0, self.rules.holds, offset, 1)
+        key.newest = offset
+        key.entry = MAX_PRIORITY, key.turn, offset, key.number
+        heapq.heappush(self._turns, key.entry)
+        if self._oldest is not None:
+            heapq.heappush(self._oldest, (0, offset, 1, key.number))
+
     def known(self) -> Iterator[Key]:
-        """Every key of which something is remembered."""
+        """Every key but those of `singles`."""
         return iter(self._known.values())
 
     def begun(self, first: int, count: int, sign: int) -> None:
@@ -312,20 +292,9 @@ class KeyedMessages(ReadyMessages):
 
     # One message of a key instead of many
 
-    def lives(self, number: int) -> bool:
-        """Whether a message of this key waits or is in flight."""
-        key = self._known.get(number)
-        return key is not None and key.lives
-
-    def newest(self, number: int) -> int:
-        """The newest message of a key that came; it may be gone. -1 if there was none."""
-        key = self._known.get(number)
-        return -1 if key is None else key.newest
-
-    def quiet_until(self, number: int) -> int:
-        """Until when the first message of a key was enough."""
-        key = self._known.get(number)
-        return 0 if key is None else key.mark
+    def find(self, number: int) -> Key | None:
+        """A key, if it is not one of `singles`."""
+        return self._known.get(number)
 
     def quieten(self, number: int, until: int) -> None:
         """A message came, which is enough for a while."""
@@ -355,6 +324,8 @@ class KeyedMessages(ReadyMessages):
         if bucket is not None:
             key = self.key(number)
             key.due = bucket.spend(key.due, time, weight)
+            if key.entry is not None:
+                self._touch(key)
 
     def limit(self, number: int, most: int) -> None:
         """A message says how many of its key may be in flight; the newest one's word stands."""
@@ -396,11 +367,20 @@ class KeyedMessages(ReadyMessages):
             if key.due > now or key.paused > now or (key.mark and (key.lives or key.mark > now))
         ]
 
+    def turn_back(self, now: int, ahead: int) -> None:
+        """The clock was so far ahead, and is right again."""
+        for key in self._known.values():
+            due = put_right(key.due, now, ahead)
+            if due != key.due:
+                key.due = due
+                self._touch(key)
+
     def resume(self, times: list[KeyTimes]) -> None:
         """After a restart or a change of rules: no second burst."""
         for number, due, paused, mark in times:
             key = self.key(number)
             key.due, key.paused, key.mark = due, paused, mark
+            self._touch(key)
 
     def follow(self, before: KeyedMessages, now: int) -> None:
         """The rules changed: take over what the rates, pauses and limits of keys have come to."""
@@ -415,13 +395,24 @@ class KeyedMessages(ReadyMessages):
     # The same as any queue's waiting messages
 
     def add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
-        if self.rules.holds:
+        rules = self.rules
+        if rules.holds:
             front = True  # a line in the order of offsets
-        if count == 1:
-            self._add(self.keys.get(first), priority, front, first, 1, deadline)
-            return
-        for number, start, size in self.keys.runs(first, count):
-            self._add(number, priority, front, start, size, deadline)
+        plain = not priority and deadline == NEVER and front == rules.holds and not rules.settles
+        for number, start, size in ((self.keys.get(first), first, 1),) if count == 1 else self.keys.runs(first, count):
+            if size > 1 or not plain or not self._add_single(number, start):
+                self._add(number, priority, front, start, size, deadline)
+
+    def _add_single(self, number: int, offset: int) -> bool:
+        """Whether the message is the only one of its key, and has joined the others of which that is so."""
+        singles = self.singles
+        if number in self._known or number == UNKNOWN or not singles.takes(offset) or singles.find(number) >= 0:
+            return False
+        if self._resting.turn_of(number) > self.clock:
+            return False
+        singles.append(number, offset, self.clock)
+        self.size += 1
+        return True
 
     def _add(self, number: int, priority: int, front: bool, first: int, count: int, deadline: int) -> None:
         key = self.key(number)
@@ -453,8 +444,13 @@ class KeyedMessages(ReadyMessages):
             key.line = None
             if self.rules.settling[0]:
                 self._rest(key)
-            if not self.size:
-                self.clock = self._latest
+            self._see_whether_empty()
+
+    def _see_whether_empty(self) -> None:
+        """Where nobody waits, all have had their turns."""
+        if not self.size:
+            self.clock = self._latest
+            self._resting.clear()
 
     def remove(self, first: int, count: int) -> list[ReadyRun]:
         found: list[ReadyRun] = []
@@ -462,13 +458,19 @@ class KeyedMessages(ReadyMessages):
             return found
         for number, start, size in self.keys.runs(first, count):
             key = self._known.get(number)
-            line = None if key is None else key.line
-            if key is None or line is None:
+            if key is None:
+                if start <= self.singles.find(number) < start + size:
+                    found.append(ReadyRun(self.singles.remove(number)[0], 1, NEVER, 0))
+                    self.size -= 1
+                continue
+            line = key.line
+            if line is None:
                 continue
             for run in line.remove(start, size):
                 found.append(run)
                 self._left(key, line, run.count, run.priority)
             self._touch(key)
+        self._see_whether_empty()
         return found
 
     def expire(self, now: int) -> list[ReadyRun]:
@@ -493,14 +495,17 @@ class KeyedMessages(ReadyMessages):
         if not self.size:
             return []
         if count > 2 * self.size + _SPARE:  # more than there are
-            stop = first + count
-            return sorted(
-                (run for key in self._lines() for run in key.overlap(first, stop - first)), key=_first
-            )  # fmt: skip
+            runs = [run for line in self._lines() for run in line.overlap(first, count)]
+            singles = (ReadyRun(at, 1, NEVER, 0) for at in self.singles.offsets() if first <= at < first + count)
+            return sorted([*runs, *singles], key=_first)
         found: list[ReadyRun] = []
         for number, start, size in self.keys.runs(first, count):
             key = self._known.get(number)
-            if key is not None and key.line is not None:
+            if key is None:
+                single = self.singles.find(number)
+                if start <= single < start + size:
+                    found.append(ReadyRun(single, 1, NEVER, 0))
+            elif key.line is not None:
                 found += key.line.overlap(start, size)
         return found
 
@@ -531,11 +536,17 @@ class KeyedMessages(ReadyMessages):
                 passed.append(heapq.heappop(self._oldest))
         for entry in passed:
             heapq.heappush(self._oldest, entry)
+        if self.singles.size:
+            single = self.singles.front()
+            if single < before and (found is None or found.priority or single < found.first):
+                return ReadyRun(single, 1, NEVER, 0)
         return found
 
     def levels(self) -> Iterator[tuple[int, bool, ReadyList]]:
         """As for any queue; the messages of all keys in the order of their offsets."""
         runs: dict[tuple[int, bool], list[tuple[int, int, int]]] = {}
+        if self.singles.size:
+            runs[0, self.rules.holds] = [(offset, 1, NEVER) for offset in self.singles.offsets()]
         for line in self._lines():
             for priority, front, level in line.levels():
                 runs.setdefault((priority, front), []).extend(level.runs())
@@ -556,8 +567,11 @@ class KeyedMessages(ReadyMessages):
             self.add(priority, front, data[at], data[at + 1], data[at + 2])
 
     def freeze(self) -> list[tuple[int, bool, list[Chunk]]]:
-        """The lines as they are now, one key after the other."""
+        """The lines as they are now, one key after the other, and before them what is to be `singles` again."""
         levels: dict[tuple[int, bool], Chunk] = {}
+        if self.singles.size:
+            singles = levels[0, self.rules.holds] = Chunk()
+            singles.data = self.singles.runs()
         for line in self._lines():
             for priority, front, level in line.levels():
                 chunk = levels.get((priority, front))
@@ -565,7 +579,7 @@ class KeyedMessages(ReadyMessages):
                     chunk = levels[priority, front] = Chunk()
                 for run in level.runs():
                     chunk.data.extend(run)
-        return [(priority, front, [levels[priority, front]]) for priority, front in sorted(levels, key=_in_order)]
+        return [(*level, [levels[level]]) for level in sorted(levels, key=_in_order)]
 
     def thaw(self) -> None:
         pass  # what was frozen is a copy

@@ -1,4 +1,4 @@
-"""Keys and weights of messages that a queue did not see being published: from another queue, or before it had rules."""
+"""Keys of messages that a queue did not see being published: from another queue, or before it had rules."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ IsHere = Callable[[int], bool]
 """Whether the queue still has the message at an offset."""
 
 
+def unlearned(queue: Queue) -> list[tuple[int, int]]:
+    """Runs of waiting messages whose keys are not known yet, in their order: so they keep it within each key."""
+    key = None if queue.keyed is None else queue.keyed.find(UNKNOWN)
+    if key is None or key.line is None:
+        return []
+    return [(first, count) for _, _, level in key.line.levels() for first, count, _ in level.runs()]
+
+
 def learn_keys(queue: Queue, first: int, count: int, facts_of: FactsOf, is_here: IsHere) -> None:
-    """Note the keys of these messages, and what they weigh."""
-    if queue.weighs:
-        _learn_weights(queue, first, count, facts_of, is_here)
+    """Note the keys of these messages."""
     if queue.keyed is None:
         return
     for offset in range(first, first + count):
@@ -38,11 +44,3 @@ def charge_unknown(queue: Queue, facts_of: FactsOf) -> None:
         if facts is not None:
             weight = said(facts.headers, FLOW_WEIGHT) or 1
             keyed.charge(keyed.rules.number(facts.key, facts.headers), time, weight)
-
-
-def _learn_weights(queue: Queue, first: int, count: int, facts_of: FactsOf, is_here: IsHere) -> None:
-    for offset in range(first, first + count):
-        facts = facts_of(offset)
-        weight = 0 if facts is None else said(facts.headers, FLOW_WEIGHT)
-        if weight > 1 and is_here(offset):
-            queue.weights[offset] = weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from remuda.core.flow.buckets import MOST, Bucket, carried
+from remuda.core.flow.buckets import MOST, Bucket, carried, put_right
 from remuda.core.flow.rules import pairs
 from remuda.core.queues.ready import NEVER
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class SharedLimit:
     """One limit. Where its queues say different numbers, the least holds."""
 
-    __slots__ = ("_bucket", "_due", "_members", "_most", "name")
+    __slots__ = ("_bucket", "_due", "_members", "_most", "_started", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -24,6 +24,7 @@ class SharedLimit:
         self._most = MOST
         self._bucket: Bucket | None = None
         self._due = 0.0
+        self._started = 0
 
     @property
     def queues(self) -> list[Queue]:
@@ -45,9 +46,14 @@ class SharedLimit:
         self._note(now)
         return list(self._members)
 
-    def resume(self, due: float) -> None:
-        """After a restart: no second burst."""
-        self._due = max(self._due, due)
+    def resume(self, due: float, time: int) -> None:
+        """After a restart: no second burst. `time` is when the snapshot was made that tells."""
+        self._due, self._started = max(self._due, due), max(self._started, time)
+
+    def turn_back(self, now: int) -> None:
+        """After a start with a clock that is behind the last one, which was ahead."""
+        if now < self._started:
+            self._due, self._started = put_right(self._due, now, self._started - now), now
 
     def room(self, now: int) -> int:
         room = self._most
@@ -65,6 +71,8 @@ class SharedLimit:
         return 0 if self._bucket is None else self._bucket.opens(self._due, now)
 
     def spend(self, count: int, time: int) -> None:
+        self.turn_back(time)
+        self._started = time
         if self._bucket is not None:
             self._due = self._bucket.spend(self._due, time, count)
 
@@ -130,7 +138,11 @@ class SharedLimits:
     def dues(self) -> dict[str, float]:
         return {limit.name: limit.due for limit in self._limits.values() if limit.due}
 
-    def resume(self, dues: dict[str, float]) -> None:
+    def resume(self, dues: dict[str, float], time: int) -> None:
         for name, due in dues.items():
             if name in self._limits:
-                self._limits[name].resume(due)
+                self._limits[name].resume(due, time)
+
+    def turn_back(self, now: int) -> None:
+        for limit in self._limits.values():
+            limit.turn_back(now)

@@ -49,12 +49,20 @@ class Fates:
         if queue.replaces:
             return REPLACED if seen or self.waiting(number) >= 0 else ""
         if queue.options.throttle:
-            return SKIPPED if seen or self._keyed.quiet_until(number) > self._now else ""
-        return SKIPPED if seen or self._keyed.lives(number) else ""
+            key = self._keyed.find(number)
+            quiet = 0 if key is None else key.mark - self._now  # longer than the option only by a clock that was ahead
+            return SKIPPED if seen or 0 < quiet <= queue.options.throttle else ""
+        return SKIPPED if seen or self._lives(number) else ""
+
+    def _lives(self, number: int) -> bool:
+        """Whether a message of this key waits or is in flight."""
+        key = self._keyed.find(number)
+        return self._keyed.singles.find(number) >= 0 if key is None else key.lives
 
     def waiting(self, number: int) -> int:
         """The newest message of a key, if it waits; else -1."""
-        newest = self._keyed.newest(number)
+        key = self._keyed.find(number)
+        newest = self._keyed.singles.find(number) if key is None else key.newest
         waits = newest >= 0 and (self._queue.ready.overlap(newest, 1) or self._queue.delayed.find(newest, 1))
         return newest if waits else -1
 

@@ -12,12 +12,15 @@ from remuda.model.queues.flow_info import FLOW_KEY, flow_key_of, key_header
 from remuda.model.queues.options import OnRetry, QueueOptions
 
 _DIGITS: Final = 7
+_REMEMBERED: Final = 2000
 
 
 class KeyRules:
     """Rules of a queue for each of its keys."""
 
-    __slots__ = ("bucket", "buckets", "header", "holds", "most", "mosts", "ordered", "settling", "weights")
+    __slots__ = (
+        "_known", "bucket", "buckets", "header", "holds", "most", "mosts", "ordered", "settles", "settling", "weights"
+    )  # fmt: skip
 
     def __init__(self, options: QueueOptions) -> None:
         self.holds = options.on_retry is OnRetry.HOLD or (options.ordered and options.on_retry is OnRetry.AUTO)
@@ -35,6 +38,9 @@ class KeyRules:
         self.header = key_header(options.flow_key)
         self.settling = options.debounce > 0, options.throttle > 0
         """Whether a key has to be quiet before one of its messages, or is after one."""
+        self.settles = options.debounce > 0 or options.throttle > 0
+        self._known: dict[str | None, int] = {}
+        """The numbers of keys that came lately."""
 
     def most_of(self, number: int, own: int) -> int:
         """How many of a key may be in flight; 0 means no limit. `own` is what its messages say."""
@@ -61,7 +67,9 @@ class KeyRules:
             not isinstance(key, list) or (headers and (FLOW_KEY in headers or self.header is not None))
         ):
             return [self.number(None if isinstance(key, list) else key, headers)]
-        known: dict[str | None, int] = {}
+        known = self._known
+        if len(known) > _REMEMBERED:
+            known.clear()
         found = []
         for row in range(start, stop):
             own = self.text(cell(key, row), cell(headers, row))

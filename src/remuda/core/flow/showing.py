@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from itertools import islice
 
 from remuda.core.extensions import MessageFacts
 from remuda.core.flow.flow import Flow
-from remuda.core.flow.keyed import Key, KeyedMessages
+from remuda.core.flow.key_state import Key
+from remuda.core.flow.keyed import KeyedMessages
 from remuda.core.queues.queue import Queue
 from remuda.core.queues.ready import NEVER
 from remuda.model.queues.flow_info import FlowInfo, HeldBy, KeyInfo
@@ -33,8 +35,14 @@ def shown(queue: Queue, facts: Facts, now: int, limit: int) -> FlowInfo:
             held += why is not HeldBy.NOTHING
             why = why or held_by
             waiting[why] = waiting.get(why, 0) + key.line.size
-    top = heapq.nlargest(limit, live, key=_rank)
-    return FlowInfo(held_by, until, len(live), held, opens, waiting, [_key(keyed, key, facts, now) for key in top])
+    singles = keyed.singles
+    if singles.size:  # nothing but the queue holds them
+        waiting[held_by] = waiting.get(held_by, 0) + singles.size
+    busy = heapq.nlargest(limit, live, key=_rank)
+    found = [_key(keyed, key, facts, now) for key in busy]
+    found += [KeyInfo(_name(keyed, facts(at)), 1, 0) for at in islice(singles.offsets(), limit)]
+    top = heapq.nlargest(limit, found, key=_most)
+    return FlowInfo(held_by, until, len(live) + singles.size, held, opens, waiting, top)
 
 
 def _queue_held(flow: Flow, now: int, in_flight: int) -> tuple[HeldBy, int | None]:
@@ -50,12 +58,15 @@ def _queue_held(flow: Flow, now: int, in_flight: int) -> tuple[HeldBy, int | Non
 
 
 def _key(keyed: KeyedMessages, key: Key, facts: Facts, now: int) -> KeyInfo:
-    known = facts(key.newest) if key.line is None else facts(key.line.head()[1])
-    name = None if known is None else keyed.rules.text(known.key, known.headers)
+    name = _name(keyed, facts(key.newest if key.line is None else key.line.head()[1]))
     waiting = 0 if key.line is None else key.line.size
     held_by, until = _key_held(keyed, key, now)
     since = key.since or None if held_by is not HeldBy.NOTHING and waiting else None
     return KeyInfo(name, waiting, key.running, key.later, held_by, since, until)
+
+
+def _name(keyed: KeyedMessages, facts: MessageFacts | None) -> str | None:
+    return None if facts is None else keyed.rules.text(facts.key, facts.headers)
 
 
 def _key_held(keyed: KeyedMessages, key: Key, now: int) -> tuple[HeldBy, int | None]:
@@ -72,3 +83,7 @@ def _key_held(keyed: KeyedMessages, key: Key, now: int) -> tuple[HeldBy, int | N
 
 def _rank(key: Key) -> tuple[int, int]:
     return 0 if key.line is None else key.line.size, key.running
+
+
+def _most(one: KeyInfo) -> tuple[int, int]:
+    return one.waiting, one.in_flight

@@ -13,18 +13,17 @@ from typing import Final
 import msgspec
 
 from remuda.core.extensions import ContainedHandler, Strategy
-from remuda.core.flow.buckets import carried
 from remuda.core.flow.flow import Flow, signature
 from remuda.core.flow.keyed import KeyedMessages
 from remuda.core.flow.keys import KEYLESS, KeyColumn
-from remuda.core.flow.moving import KeyedDelays, KeyedFlights
+from remuda.core.flow.regrouping import regroup
 from remuda.core.journey import Journey
 from remuda.core.queues.credit import Consumer
 from remuda.core.queues.delayed import DelayedMessages
 from remuda.core.queues.leases import Lease, Leases
 from remuda.core.queues.notes import Notes
 from remuda.core.queues.parked import ParkedMessages
-from remuda.core.queues.ranges import MessageRange, RangeMap
+from remuda.core.queues.ranges import MessageRange
 from remuda.core.queues.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.queues.tables import PagedTable
 from remuda.model.life import LIVE, is_move
@@ -83,7 +82,7 @@ class Queue(Leases):
         self.keys = KeyColumn()
         """The keys of all messages, where rules look at them."""
         self.weights = PagedTable[int, int]()
-        """What messages count as, where it is not one and a rate asks for it."""
+        """What messages count as, where it is not one."""
         self.shares = False
         """Whether it shares a limit with other queues."""
         self.attempts = PagedTable[int, int]()
@@ -152,36 +151,7 @@ class Queue(Leases):
         self.weighs = options.weighs
         """Whether it counts what messages weigh."""
         if signature(options) != (None if self.flow is None else self.flow.signature):
-            self._regroup(now)
-
-    def _regroup(self, now: int) -> None:
-        """The rules of flow changed: messages wait by key from now on, or no longer."""
-        before, flow = self.flow, Flow(self.options) if self.options.has_flow else None
-        self.flow = flow
-        if before is not None and flow is not None:
-            flow.due = carried(before.bucket, flow.bucket, before.due, now)
-        rules, old = None if flow is None else flow.rules, self.keyed
-        if rules is None and old is None:
-            return
-        lanes = [(priority, front, list(level.runs())) for priority, front, level in self.ready.levels()]
-        flights, delayed = list(self.flights), list(self.delayed)
-        self.keyed = None
-        if rules is None or (old is not None and old.rules.header != rules.header):
-            self.keys = KeyColumn()  # keys of another kind are learned anew
-        if rules is None or flow is None:
-            self.ready, self.flights, self.delayed = ReadyMessages(), RangeMap(), DelayedMessages()
-        else:
-            self.keyed = flow.keyed = ready = KeyedMessages(self.keys, rules)
-            if old is not None and old.rules.header == rules.header:
-                ready.follow(old, now)
-            self.ready, self.flights, self.delayed = ready, KeyedFlights(ready), KeyedDelays(ready)
-        for priority, front, runs in lanes:
-            for first, count, deadline in runs:
-                self.ready.add(min(priority, self.highest), front, first, count, deadline)
-        for piece in flights:
-            self.flights.add(piece)
-        for piece in delayed:
-            self.delayed.add(piece)
+            regroup(self, now)
 
     def learn_key(self, offset: int, number: int) -> None:
         """The key of a message becomes known."""
@@ -390,6 +360,9 @@ class Queue(Leases):
             if event.to is not None:
                 if self.notes.table.size:
                     self.journey.notes |= self.notes.take(piece.first, piece.count)
+                if self.weights.size:
+                    found = {at: self.weights.get(at, 1) for at in range(piece.first, piece.end)}
+                    self.journey.weights.update((at, weight) for at, weight in found.items() if weight > 1)
             else:
                 ended = MessageRange(
                     piece.first, piece.count, event.state, priority=piece.priority, reason=event.reason, time=time
@@ -433,7 +406,7 @@ class Queue(Leases):
         """Take the next messages out of their lanes, as many as may go now."""
         if self.flow is not None:
             count = min(count, self.flow.room(time, self.flights.size))
-            if self.weights.size and count > 1:
+            if self.weighs and self.weights.size and count > 1:
                 count = 1  # what it counts as decides whether another may go
             if self.keyed is not None:
                 return self.keyed.take_turns(count, time)
@@ -518,6 +491,11 @@ class Queue(Leases):
                     pairs = self.journey.notes.pop(offset, None)
                     if pairs is not None:
                         self.notes.put(offset, pairs)
+            if self.journey.weights:
+                for offset in range(event.first, event.first + event.count):
+                    weight = self.journey.weights.pop(offset, 1)
+                    if weight > 1:
+                        self.weights[offset] = weight
             if event.reason is not None:
                 self.arrivals.update(dict.fromkeys(range(event.first, event.first + event.count), event.reason))
         if self.journey.to is not None:

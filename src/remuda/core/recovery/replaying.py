@@ -72,6 +72,8 @@ class Replaying:
 
     def learn_facts(self) -> None:
         """After the last record, when messages can be looked up."""
+        for name in dict.fromkeys(name for name, _, _ in self._arrived if name in self._registry.queues):
+            self._registry.learn_line(self._registry.queues[name])
         for name, first, count in self._arrived:
             if name in self._registry.queues:
                 self._registry.learn_facts(self._registry.queues[name], first, count)

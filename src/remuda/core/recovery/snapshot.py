@@ -256,8 +256,8 @@ def load(core: Core, snapshot: bytes) -> None:
         _load_rest(queue, saved.counts, saved.had, saved.named)
         queue.last_sent, queue.reports = saved.last_sent, saved.reports
         if saved.flow is not None and queue.flow is not None:
-            queue.flow.resume(saved.flow.due, saved.flow.keys, saved.flow.mosts)
-    core.registry.limits.resume(head.limits)
+            queue.flow.resume(saved.flow.due, saved.flow.keys, saved.flow.mosts, head.time)
+    core.registry.limits.resume(head.limits, head.time)
 
 
 def _frozen(queue: Queue) -> _FrozenQueue:
