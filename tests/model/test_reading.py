@@ -108,7 +108,7 @@ def test_no_option_is_forgotten_on_rabbitmq(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Unsupported, match=r"no equivalent of client_limit=5; leave it out\. Nothing was changed"):
         refuse(QueueOptions(client_limit=5))
     assert {name for name, how in SUPPORT.items() if how is How.REFUSED} == {
-        "delay_between_messages", "unique_ids", "confirmations", "single_active_consumer", "flow_key", "ordered",
-        "on_retry", "concurrency", "concurrency_per_key", "limits", "rate", "rate_per_key", "key_limits", "fair",
+        "delay_between_messages", "unique_ids", "confirmations", "flow_key", "ordered", "on_retry",
+        "concurrency", "concurrency_per_key", "limits", "rate", "rate_per_key", "key_limits", "fair",
         "weights", "debounce", "max_wait", "throttle", "singleton",
     }  # fmt: skip

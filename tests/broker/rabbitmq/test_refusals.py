@@ -35,7 +35,6 @@ def broker(clean_url: str) -> Iterator[Broker]:
         ("auto_destroy", {"auto_destroy": "no-messages"}),
         ("expired_queue", {"expired_queue": "late", "message_limit": 3, "limit_exceeded": "delete-oldest"}),
         ("expired_queue", {"expired_queue": "late", "byte_limit": 3, "limit_exceeded": "delete-oldest"}),
-        ("single_active_consumer", {"single_active_consumer": True}),
         ("ordered", {"ordered": True}),
         ("flow_key", {"flow_key": "header:tenant"}),
         ("on_retry", {"on_retry": "pass"}),

@@ -149,6 +149,6 @@ def test_b21_a_type_carries_its_queue_and_options(make_bus_here: MakeBus) -> Non
 
 def test_b21_what_rabbitmq_cannot_do_is_refused_by_name(make_bus_here: MakeBus) -> None:
     bus = make_bus_here()
-    bus.subscribe("x", queue="odd", single_active_consumer=True)(lambda body: None)
-    with pytest.raises(Unsupported, match="single_active_consumer"):
+    bus.subscribe("x", queue="odd", delay_between_messages="1s")(lambda body: None)
+    with pytest.raises(Unsupported, match="delay_between_messages"):
         bus.start()

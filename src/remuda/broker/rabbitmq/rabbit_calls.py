@@ -192,6 +192,12 @@ class Calls:
         if not runtime.topology.knows(queue):
             yield Work(partial(runtime.queues.ensure, queue, status=Status.NOT_INITIALIZED))
         fetcher = runtime.consumers.fetcher(queue)
+        if fetcher.alone and not command.wait:
+            raise Unsupported(
+                f"RabbitMQ gives the messages of {queue!r} to its single active consumer; subscribe, or pull with a "
+                "timeout. Nothing was changed",
+                "single_active_consumer",
+            )
         if command.wait:
             with runtime.consumers.waiting_pull(queue):
                 found = yield from self._wait_for(command, fetcher)

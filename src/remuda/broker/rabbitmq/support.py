@@ -59,7 +59,7 @@ SUPPORT: Final[dict[str, How]] = {
     "delivery_limit": How.BUS,
     "dead_letter_queue": How.BUS,
     "max_priority": How.ARGUMENT,
-    "single_active_consumer": How.REFUSED,
+    "single_active_consumer": How.ARGUMENT,
     "flow_key": How.REFUSED,
     "ordered": How.REFUSED,
     "on_retry": How.REFUSED,
@@ -84,15 +84,14 @@ _INSTEAD: Final = {
     **dict.fromkeys(
         ("flow_key", "on_retry", "weights", "debounce", "max_wait", "throttle", "singleton"), "it has no rules per key"
     ),
-    "ordered": "client_limit=1 and one thread handle a queue in its order; a queue for each hash of the key, as many "
-    "keys side by side",
+    "ordered": "single_active_consumer=True handles a queue in its order, and a consistent-hash router in front of "
+    "several such queues as many keys side by side",
     "concurrency": "the threads of all workers are its limit",
     "limits": "the threads of all workers are its limit",
     **dict.fromkeys(
         ("concurrency_per_key", "rate_per_key", "key_limits", "fair"), "use a queue for each key, or a Remuda broker"
     ),
     "rate": "pace the handler, or use a Remuda broker",
-    "single_active_consumer": "client_limit=1 takes one consumer, and refuses the next until it leaves",
 }
 """What to do instead of what is refused."""
 
@@ -205,6 +204,8 @@ def native(
         arguments["x-dead-letter-routing-key"] = options.expired_queue or options.dead_letter_queue or queue + DEAD
         if quorum and not evicts:
             arguments["x-dead-letter-strategy"] = "at-least-once"
+    if options.single_active_consumer:
+        arguments["x-single-active-consumer"] = True
     if options.auto_destroy is AutoDestroy.NO_CONSUMERS:
         arguments["x-expires"] = UNUSED
     return Native(kind, arguments)

@@ -63,10 +63,14 @@ class Fetcher:
         *,
         prefetch: int | None = None,
         exclusive: bool = False,
+        alone: bool = False,
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self.queue = queue
         self.fixed = prefetch
+        self.alone = alone
+        """Whether the queue has a single active consumer. A second one, for more, would wait behind the first, and the
+        end of that would let another process go on beside what is unanswered here."""
         self.exclusive = exclusive
         self.channel: Channel | None = None
         self.closed = False
@@ -247,6 +251,11 @@ class Fetcher:
         for request in requests:
             if not request.future.done():
                 request.future.set_result([])
+        if self.alone and not self.in_hand and self.channel is not None:
+            with self._adjusting, contextlib.suppress(AmqpError):  # then the connection is lost, and the channel too
+                self._consumers = []
+                self.channel.close()  # what was sent is back in its place before the next consumer is served
+            return []
         return self._stop()
 
     def _stop(self) -> Arrival:
@@ -263,7 +272,7 @@ class Fetcher:
             return self.fixed
         with self._guard:
             wanted = self._wanted()
-        return max(self._prefetch, _prefetch_for(wanted))
+        return 1 if self.alone else max(self._prefetch, _prefetch_for(wanted))
 
     def _wanted(self) -> int:
         return sum(request.count for request in self._requests) + self.in_hand

@@ -65,7 +65,7 @@ class Consumers:
             found = self._fetchers.get(queue)
             if found is None:
                 found = self._fetchers[queue] = Fetcher(
-                    self._connection, queue, on_gone=lambda: self._topology.forget(queue)
+                    self._connection, queue, alone=self._is_alone(queue), on_gone=lambda: self._topology.forget(queue)
                 )
             return found
 
@@ -77,10 +77,14 @@ class Consumers:
                 raise Conflict(f"queue {queue!r} already has a consumer named {consumer!r}")
             fetcher = Fetcher(
                 self._connection, queue, prefetch=min(credit, 65535), exclusive=exclusive,
-                on_gone=lambda: self._come_back(queue, fetcher),
+                alone=self._is_alone(queue), on_gone=lambda: self._come_back(queue, fetcher),
             )  # fmt: skip
             self._subscribed[fetcher] = (queue, consumer)
         return fetcher
+
+    def _is_alone(self, queue: str) -> bool:
+        known = self._definitions.queues.get(queue)
+        return known is not None and known.options.single_active_consumer
 
     def count(self, queue: str) -> int:
         """How many consumers of a queue this process has, those included that wait for it to deliver."""
