@@ -153,7 +153,7 @@ def test_a_key_that_counts_as_busy_for_too_long_is_found(monkeypatch: pytest.Mon
             key.pending = number
 
     monkeypatch.setattr(KeyedMessages, "begun", kept)
-    assert re.search("F4|Duplicate", found(first=61, rules=True))
+    assert re.search("F4|Duplicate", found(first=215, rules=True))
 
 
 def test_credit_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
