@@ -36,6 +36,8 @@ class Spent:
     """How often others went before a key that could go as well."""
     known: bool = True
     """Whether no power loss took what it was made from."""
+    mixed: bool = False
+    """Whether keys went ahead by their priorities, which cost them turns, since more than one waits."""
     paced: bool = True
     """Whether it is known when rates open: the clock never went back at a restart."""
 
@@ -246,7 +248,11 @@ def _unfair(model: Model, queue: QueueModel, key: str | None, waiting: dict[str 
     passed.pop(key, None)
     if not queue.spent.paced:
         return ""  # others may wait for their rates
-    if queue.options.weights or len({queue.entries[at].priority for line in waiting.values() for at in line}) > 1:
+    if len(waiting) == 1:
+        queue.spent.mixed = False
+    if len({queue.entries[at].priority for line in waiting.values() for at in line}) > 1:
+        queue.spent.mixed = True
+    if queue.options.weights or queue.spent.mixed:
         passed.clear()
         return ""
     for other in waiting.keys() - {key}:
