@@ -186,7 +186,10 @@ class Actors:
             }
             refusal = receipt.refusals.get(row)
             gone = routes[row] - set(tallies)
-            unsure = any(tallies[name].merging.word(message, sim.model.now) is None for name in routes[row] - gone)
+            unsure = any(
+                tallies[name].unsure or tallies[name].merging.word(message, sim.model.now) is None
+                for name in routes[row] - gone
+            )
             require(
                 bool(gone)
                 or unsure

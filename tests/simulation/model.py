@@ -713,6 +713,8 @@ class Tally:
         self.fixed = len(queue.flying())
         self.ids = set(queue.ids.values())
         self.merging = flow.Merging(model, queue)
+        self.unsure = False
+        """Whether it is not known of an earlier message whether it was taken, and so has its id here."""
 
     def objection(self, message: Message, now: int) -> str | None:
         options = self.queue.options
@@ -734,6 +736,7 @@ class Tally:
     def take(self, message: Message, now: int) -> str | None:
         """What becomes of a message that is not refused."""
         word = self.merging.word(message, now)
+        self.unsure = self.unsure or (word is None and self.queue.options.unique_ids)
         if word != "skipped":
             self.size += not word
             self.ids.add(message.id)
