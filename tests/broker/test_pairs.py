@@ -177,6 +177,21 @@ def test_q4_a_publisher_is_told_that_its_message_goes_on_elsewhere(tmp_path: Pat
             waiting.result(30)
 
 
+def test_q4_q18_copies_that_are_sent_one_after_another_are_waited_for_together() -> None:
+    """Q16: the first may be sent before the next is published."""
+    with open_broker("memory://") as broker, ThreadPoolExecutor(2) as pool:
+        broker.create_queue("one", type="pull", commit_when="sent")
+        broker.create_router("first", "first", [Binding(queue="one")])
+        pull = pool.submit(broker.pull, "one", timeout="30s")
+        eventually(lambda: broker.queue("one").pulls)
+        routed = pool.submit(broker.route, "first", [Message("m", b"1"), Message("m", b"2")])
+        first, second = pull.result(30), broker.pull("one", timeout="30s")
+        assert first is not None
+        assert second is not None
+        assert (first.bodies, second.bodies) == ([b"1"], [b"2"])
+        assert routed.result(30).first == 0
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_q18_the_turn_of_a_router_outlives_its_broker(tmp_path: Path, killed: bool) -> None:
     """Q18"""

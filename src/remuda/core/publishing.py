@@ -435,7 +435,7 @@ class Publishing:
                 first, count = record.first + start, stop - start
                 recorder.notice(NoticeKind.PRODUCED, queue, first=first, count=count)
                 if queue.watches:
-                    watch = watch or recorder.watch()
+                    watch = watch or recorder.watch(held=self._shared is not None)
                     recorder.watch_messages(watch, queue, first, count)
         return watch
 
@@ -496,6 +496,8 @@ class Publishing:
             return Receipt(first, originals.ids, refusals, watch=shared.number)
         finally:
             self._shared = None
+            if shared.number is not None:
+                self._recorder.release_watch(shared.number)
 
     def _one_by_one(
         self, exchange: Exchange, bindings: Sequence[Binding], originals: Messages, kind: ExchangeKind,

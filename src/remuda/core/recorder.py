@@ -222,12 +222,16 @@ class Recorder:
 
     # Producers that wait
 
-    def watch(self) -> int:
-        """The number of a new watch, which is empty until `watch_messages` adds to it."""
+    def watch(self, *, held: bool = False) -> int:
+        """The number of a new watch, which is empty until `watch_messages` adds to it. One that is `held` is not over
+        before `release_watch`, though all that was added so far may have had its outcome."""
         number = self._next_watch
         self._next_watch += 1
-        self._watches[number] = _Watch(0)
+        self._watches[number] = _Watch(int(held))
         return number
+
+    def release_watch(self, number: int) -> None:
+        self._note_outcome(number, None)
 
     def watch_messages(self, number: int, queue: Queue, first: int, count: int) -> None:
         self._watches[number].left += count
