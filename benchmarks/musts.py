@@ -18,7 +18,7 @@ from benchmarks.outbox import rows as outbox
 from benchmarks.rabbitmq.names import CONSUME, END_TO_END, PUBLISH
 from benchmarks.results import Result
 from benchmarks.server.rows import SERVER_ROWS, SYNC_SHARE
-from benchmarks.spark.rows import COLD, LIFECYCLE, PIPELINES, READ, SOURCE, STREAM, is_judged
+from benchmarks.spark.rows import COLD, LIFECYCLE, PIPELINES, PLAINLY, PLANNING, READ, SOURCE, STREAM, is_judged
 from benchmarks.ways import EXCHANGE, IDLE, PURE
 from benchmarks.workflows import sleeping
 from benchmarks.workflows.rows import DBOS, GATHER, ONE_STEP, STEP_LATENCY
@@ -171,6 +171,11 @@ def _small_metadata(result: Result) -> tuple[bool, str]:
     return most <= 10_000, f"{most:,} bytes"
 
 
+def _small_plan(result: Result) -> tuple[bool, str]:
+    most: int = result.settings["driver_mb"]
+    return most <= 200, f"{most} MB"
+
+
 def _no_faster_than_linear(result: Result) -> tuple[bool, str]:
     """A million costs no more among ten than alone, but for noise."""
     growth = result.settings["growth"]
@@ -263,12 +268,15 @@ MUSTS: Final = (
     Must("HTTP batches: ≥ 100,000 messages/s", "http/publish/batch", _rate(100_000)),
     Must("HTTP batches: < 8 µs of the server's CPU per message", "http/publish/batch", _cheap(8)),
     *(Must(f"dashboard/{name}, 10 M messages: p95 ≤ 150 ms", f"dashboard/{name}", _at_most(150)) for name in PAGES),
-    *(Must(f"{row}: ≥ 0.8 of Spark's own Parquet scan", row, _share(0.8)) for row in READ),
+    *(Must(f"{row}: ≥ 0.95 of Spark's own Parquet scan, with planning", row, _share(0.95)) for row in READ),
+    Must(f"{PLANNING}: 10,000 sealed files within 3 s", PLANNING, _at_most(3)),
+    Must(f"{PLANNING}: ≤ 200 MB more on the driver", PLANNING, _small_plan),
     Must(f"{SOURCE[0]}: ≥ 0.4 of Spark's own Parquet scan", SOURCE[0], _share(0.4)),
     Must(f"{SOURCE[1]}: ≥ 0.6 of Spark's own Parquet scan", SOURCE[1], _share(0.6)),
     Must(f"{STREAM}: ≥ 0.85 of the batch source", STREAM, _share(0.85)),
     Must(f"{LIFECYCLE}: ≤ 2.5 CPU-seconds per million events", LIFECYCLE, _at_most(2.5)),
     *(Must(f"{row}: ≤ 7 CPU-seconds per million", row, _at_most(7)) for row in PIPELINES if row != LIFECYCLE),
+    *(Must(f"{row}: ≤ 1.5 times the plainest Spark job", row, _share(1 / 1.5)) for row in PLAINLY),
     Must(f"{COLD}: within 15 s", COLD, _at_most(15)),
     Must(f"{COMMIT}: ≤ 10 ms for each sealed file", COMMIT, _at_most(10)),
     Must(f"{COMMIT}: ≤ 10 KB for each sealed file", COMMIT, _small_metadata),

@@ -6,9 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _PROCESSES: Final = Path("/proc")
 
@@ -30,6 +33,46 @@ class Times(NamedTuple):
 
 def can_measure() -> bool:
     return (_PROCESSES / "self" / "stat").exists()
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """What work cost besides: bytes that Spark shuffled, memory at most of the driver (its Python and JVM, which in
+    a local session is the executor too), and files of rows that it left."""
+
+    shuffled_bytes: int
+    driver_peak_mb: int
+    files: int
+
+
+def watched(spark: SparkSession, out: Path, work: Callable[[], object]) -> tuple[Cost, Beside]:
+    """What a call of Spark's costs that writes below a folder."""
+    drivers = [process for process in family(os.getpid(), processes()) if _is_driver(process)]
+    for process in drivers:
+        (_PROCESSES / str(process) / "clear_refs").write_text("5")  # its peak begins now
+    before = _shuffled(spark)
+    cost = measured(work)
+    peak = sum(_kb(process, "VmHWM") for process in drivers) // 1024
+    left = [path for path in out.rglob("*.parquet") if path.stat().st_size and path.name[0] not in "_.R"]
+    return cost, Beside(_shuffled(spark) - before, peak, len([one for one in left if "_delta_log" not in one.parts]))
+
+
+def memory_mb() -> list[int]:
+    """What the driver's processes hold by now."""
+    return [_kb(process, "VmRSS") // 1024 for process in family(os.getpid(), processes()) if _is_driver(process)]
+
+
+def _shuffled(spark: SparkSession) -> int:
+    store = spark.sparkContext._jsc.sc().statusStore()
+    return int(store.executorSummary("driver").totalShuffleWrite())
+
+
+def _is_driver(process: int) -> bool:
+    return process == os.getpid() or (_PROCESSES / str(process) / "comm").read_text().strip() == "java"
+
+
+def _kb(process: int, name: str) -> int:
+    lines = (_PROCESSES / str(process) / "status").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def measured(work: Callable[[], object]) -> Cost:

@@ -14,9 +14,10 @@ import msgspec
 
 from benchmarks.effort import Effort
 from benchmarks.results import Result
+from benchmarks.spark import plain
 from benchmarks.spark.logs import BODY_BYTES, MIX, QUEUE, fill
-from benchmarks.spark.meter import Cost, measured
-from benchmarks.spark.scans import check
+from benchmarks.spark.meter import Beside, Cost, measured, watched
+from benchmarks.spark.scans import NATIVE, check
 from benchmarks.spark.stage import MASTER, Stage
 from remuda import open_broker
 
@@ -38,22 +39,30 @@ class Run(msgspec.Struct, frozen=True):
     count: int
     cost: Cost
     more: dict[str, Any] = {}
+    beside: Beside | None = None
+    plain: tuple[Cost, Beside] | None = None
+    """The plainest job over the same rows."""
 
     @property
     def per_million(self) -> float:
         return self.cost.cpu * _MILLION / self.count
 
     def told(self) -> dict[str, Any]:
-        return {"count": self.count, "cpu_s": self.cost.cpu, "wall_s": self.cost.wall, **self.more}
+        own = {} if self.beside is None else msgspec.to_builtins(self.beside)
+        plain = {}
+        if self.plain is not None:
+            cost, beside = self.plain
+            plain = {"plain": {"cpu_s": cost.cpu, "wall_s": cost.wall, **msgspec.to_builtins(beside)}}
+        return {"count": self.count, "cpu_s": self.cost.cpu, "wall_s": self.cost.wall, **own, **self.more, **plain}
 
 
 def lifecycle(stage: Stage, effort: Effort) -> Result:
     def run(events: int) -> Run:
         log, lived = stage.lived(events)
         with stage.folder() as lake:
-            cost = measured(lambda: _job(stage, "lifecycle", log, lake))
+            cost, beside = watched(stage.spark, lake, lambda: _job(stage, "lifecycle", log, lake))
             check(_rows_in(stage, "lifecycle", lake), lived.messages)
-        return Run(lived.events, cost, {"messages": lived.messages})
+        return Run(lived.events, cost, {"messages": lived.messages}, beside, _plainly(stage, "lifecycle", log))
 
     return _grown(
         "spark/lifecycle",
@@ -90,9 +99,9 @@ def archive(stage: Stage, effort: Effort) -> Result:
     def run(count: int) -> Run:
         log = stage.waiting(count)
         with stage.folder() as lake:
-            cost = measured(lambda: _job(stage, "archive", log, lake))
+            cost, beside = watched(stage.spark, lake, lambda: _job(stage, "archive", log, lake))
             check(_rows_in(stage, "messages", lake), count)
-        return Run(count, cost)
+        return Run(count, cost, {}, beside, _plainly(stage, "archive", log))
 
     return _grown(
         "spark/archive",
@@ -107,9 +116,9 @@ def history(stage: Stage, effort: Effort) -> Result:
     def run(count: int) -> Run:
         log = stage.told(count)
         with stage.folder() as lake:
-            cost = measured(lambda: _job(stage, "history", log, lake))
+            cost, beside = watched(stage.spark, lake, lambda: _job(stage, "history", log, lake))
             check(_rows_in(stage, "history", lake), -(-count // 2))
-        return Run(count, cost)
+        return Run(count, cost, {}, beside, _plainly(stage, "history", log))
 
     return _grown(
         "spark/history",
@@ -124,10 +133,10 @@ def metrics(stage: Stage, effort: Effort) -> Result:
     def run(events: int) -> Run:
         log, lived = stage.lived(events)
         with stage.folder() as lake:
-            cost = measured(lambda: _job(stage, "metrics", log, lake))
+            cost, beside = watched(stage.spark, lake, lambda: _job(stage, "metrics", log, lake))
             told = _table(stage, "metrics", lake).agg({"published": "sum"}).first()
             check(None if told is None else told[0], lived.messages)
-        return Run(lived.events, cost, {"messages": lived.messages})
+        return Run(lived.events, cost, {"messages": lived.messages}, beside, _plainly(stage, "metrics", log))
 
     return _grown(
         "spark/metrics",
@@ -165,11 +174,14 @@ def cold(stage: Stage, effort: Effort) -> Result:
 
 
 def grown(name: str, small: Run, large: Run, description: str, bound_by: str) -> Result:
-    """A row from the run that counts, and from one over a tenth."""
+    """A row from the run that counts, and from one over a tenth; beside the plainest job, where there is one."""
+    peer = None if large.plain is None else large.plain[0].cpu * _MILLION / large.count
     return Result(
         name=name,
         unit=UNIT,
         remuda=round(large.per_million, 3),
+        peers={} if peer is None else {NATIVE: round(peer, 3)},
+        ratio_to_best_peer=None if peer is None else round(peer / large.per_million, 3),
         settings={
             "remuda": description,
             "bound_by": bound_by,
@@ -187,6 +199,13 @@ def _grown(name: str, effort: Effort, run: Callable[[int], Run], description: st
     few = effort.messages // SHARE
     run(few)
     return grown(name, run(few), run(effort.messages), description, bound_by)
+
+
+def _plainly(stage: Stage, name: str, log: Path) -> tuple[Cost, Beside]:
+    """What the plainest job costs that does the least of a pipeline, over the same rows as Spark writes them."""
+    messages, events = (stage.spark.read.parquet(str(stage.copy(log, table))) for table in ("messages", "events"))
+    with stage.folder() as out:
+        return watched(stage.spark, out, lambda: plain.JOBS[name](messages, events, out / "plain"))
 
 
 def told(stage: Stage, count: int) -> DataFrame:

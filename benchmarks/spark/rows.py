@@ -16,7 +16,10 @@ SOURCE: Final = ("spark/source", "spark/source/body")
 STREAM: Final = "spark/stream"
 LIFECYCLE: Final = "spark/lifecycle"
 PIPELINES: Final = (LIFECYCLE, "spark/ingest", "spark/archive", "spark/history", "spark/metrics")
+PLAINLY: Final = (LIFECYCLE, "spark/archive", "spark/history", "spark/metrics")
+"""Pipelines that are measured beside the plainest job of Spark's."""
 COLD: Final = pipelines.COLD
+PLANNING: Final = scans.PLANNING
 FULL: Final = Effort().messages
 STAGE: Final = Stage()
 """For all rows of a run; whoever runs them closes it."""
@@ -54,6 +57,7 @@ MEASURED: Final[dict[str, tuple[str, Measuring]]] = {
     "spark/source/body": (scans.UNIT, scans.source_body),
     "spark/source": (scans.UNIT, scans.source_all),
     STREAM: (scans.UNIT, scans.stream),
+    PLANNING: ("s", scans.planning),
     LIFECYCLE: (pipelines.UNIT, pipelines.lifecycle),
     "spark/ingest": (pipelines.UNIT, pipelines.ingest),
     "spark/archive": (pipelines.UNIT, pipelines.archive),

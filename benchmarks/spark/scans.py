@@ -12,7 +12,7 @@ import msgspec
 from benchmarks.effort import Effort
 from benchmarks.results import Result
 from benchmarks.spark.logs import BODY_BYTES
-from benchmarks.spark.meter import Cost, measured
+from benchmarks.spark.meter import Cost, measured, memory_mb, watched
 from benchmarks.spark.stage import MASTER, Stage
 from remuda.spark import read
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 UNIT: Final = "messages/CPU-s"
 NATIVE: Final = "spark parquet"
 BATCH_SOURCE: Final = "batch source"
+PLANNING: Final = "spark/plan"
 TRIGGERS: Final = 10
+_PER_FILE: Final = 1000
+"""For so many messages of a full run, one file."""
 _BODY: Final = "body binary"
 _BY_SPARK: Final = "Spark's Parquet reader; the first read, which only warms up, checks every row group too"
 
@@ -78,6 +81,33 @@ def stream(stage: Stage, effort: Effort) -> Result:
         (BATCH_SOURCE, "spark.read.format('remuda'); all columns into noop"),
         lambda: _emptied(_source(stage, log)),
         "as the batch source, and the planning of each micro-batch",
+    )
+
+
+def planning(stage: Stage, effort: Effort) -> Result:
+    """From the call of `read` to the physical plan, which lists the files; with nothing known of them."""
+    files = effort.messages // _PER_FILE
+    log = stage.in_files(files)
+    read(stage.spark, stage.waiting(_PER_FILE)).select("offset")._jdf.queryExecution().executedPlan()
+
+    def plan() -> None:
+        read(stage.spark, log).select("offset")._jdf.queryExecution().executedPlan()
+
+    before = sum(memory_mb())
+    with stage.folder() as out:
+        cost, beside = watched(stage.spark, out, plan)
+    return Result(
+        name=PLANNING,
+        unit="s",
+        remuda=cost.wall,
+        settings={
+            "remuda": f"remuda.spark.read of a log in {files:,} sealed files, planned and not run",
+            "bound_by": "reading footers, and Spark's listing of the files",
+            "messages": effort.messages,
+            "files": files,
+            "cpu_s": cost.cpu,
+            "driver_mb": max(beside.driver_peak_mb - before, 0),
+        },
     )
 
 

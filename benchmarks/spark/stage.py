@@ -80,9 +80,20 @@ class Stage:
 
     def copied(self, count: int) -> Path:
         """The rows of `waiting` as Spark itself writes them."""
-        path = self._scratch / f"copied-{count}"
+        return self.copy(self.waiting(count), "messages")
+
+    def copy(self, log: Path, table: str) -> Path:
+        """A table of a log as Spark itself writes it."""
+        path = self._scratch / f"{log.name}-{table}"
         if not path.exists():
-            read(self.spark, self.waiting(count)).write.option("compression", "zstd").parquet(str(path))
+            read(self.spark, log, table).write.option("compression", "zstd").parquet(str(path))
+        return path
+
+    def in_files(self, count: int) -> Path:
+        """A log of so many sealed files of messages, each small."""
+        path = self._scratch / f"files-{count}"
+        if not path.exists():
+            logs.fill_files(path, count)
         return path
 
     def folder(self) -> AbstractContextManager[Path]:
