@@ -17,7 +17,7 @@ from benchmarks.results import Result
 from benchmarks.spark import logs, stage
 from benchmarks.spark.meter import Cost, Times, family, measured, processes, spent
 from benchmarks.spark.pipelines import Run, grown
-from benchmarks.spark.rows import FULL, MEASURED, PIPELINES, READ, STREAM, attempted, is_measured
+from benchmarks.spark.rows import FULL, MEASURED, PIPELINES, PLANNING, READ, STREAM, attempted, is_measured
 from benchmarks.spark.scans import NATIVE, compared
 from benchmarks.spark.stage import Stage
 from benchmarks.table import SPARK_HEADINGS, spark_cells
@@ -133,6 +133,7 @@ def tiny(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage
     [
         READ[0],
         PIPELINES[0],
+        PLANNING,
         pytest.param(STREAM, marks=pytest.mark.thorough("the others, by the same stage")),
         pytest.param(PIPELINES[1], marks=pytest.mark.thorough("the others, by the same stage")),
     ],
