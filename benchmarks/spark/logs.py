@@ -34,8 +34,9 @@ _OF_DEATH: Final = 2
 """Fetched, dead."""
 _OF_RETRY: Final = 3
 """Fetched, to be retried, queued again. What follows is counted as of any other."""
-_SMALL_FILE: Final = 100
-"""Messages."""
+_SMALL_FILE: Final = 400
+"""Messages, which fill the smallest segment that there can be."""
+_SMALLEST_SEGMENT: Final = 1 << 16
 _BEFORE_SEALING: Final = 1000
 _SMALL_SEGMENT: Final = 16 << 20
 """So that of a million events, too, nearly all are sealed."""
@@ -62,7 +63,7 @@ def fill(directory: Path, count: int, **options: Any) -> None:
 def fill_files(directory: Path, files: int) -> None:
     """Messages that wait, in so many sealed files at least."""
     some = bodies(_SMALL_FILE)
-    with _broker(directory, segment_bytes=_SMALL_FILE * BODY_BYTES) as broker:
+    with _broker(directory, segment_bytes=_SMALLEST_SEGMENT) as broker:
         while len(list((directory / "sealed").glob("messages-*"))) < files:
             for _ in range(min(files, _BEFORE_SEALING)):
                 broker.publish(Messages(name=QUEUE, bodies=some))
