@@ -472,7 +472,7 @@ class Requests:
         start = start_of(method.arguments, name, self._vhost)
         broker = session.server.broker
         waiting, spectator = await broker.waiting(full), await broker.spectate()
-        begin = partial(offset_of, spectator, start, waiting, time.time_ns() // 1000)
+        begin = partial(offset_of, spectator, start, waiting, broker.now())
         consumer = StreamConsumer(
             session, channel, tag, full, declaration, spectator, await asyncio.to_thread(begin), channel.prefetch
         )
