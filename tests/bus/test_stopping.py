@@ -388,14 +388,14 @@ def test_b16_a_queue_is_well_again_when_its_pulls_are_answered(monkeypatch: pyte
     with Bus(tmp_path / "log") as bus:
         bus.subscribe("x", queue="x")(lambda body: None)
         broker: Any = bus.broker
-        pull, full = broker.pull, threading.Event()
+        pull, full = broker.pull_while, threading.Event()
 
         def refuse(*given: Any, **named: Any) -> Any:
             if full.is_set():
                 raise DiskFull("no room on the disk")
             return pull(*given, **named)
 
-        monkeypatch.setattr(broker, "pull", refuse)
+        monkeypatch.setattr(broker, "pull_while", refuse)
         full.set()
         bus.start()
         eventually(lambda: "no room" in bus.health().get("problems", {}).get("handlers", ""))

@@ -21,7 +21,7 @@ from remuda.server.http import metrics
 from remuda.server.http.api import openapi
 from remuda.server.http.api.api import Api, answer_names
 from remuda.server.http.api.endpoints import endpoints
-from remuda.server.http.api.operations import routes
+from remuda.server.http.api.operations import Operation, routes
 from remuda.server.http.api.problems import Problem
 from remuda.server.http.pages import (
     alarms,
@@ -57,6 +57,11 @@ class _AnswerConvertor(Convertor[str]):
 register_url_convertor("answer", _AnswerConvertor())
 
 
+def operations(api: Api) -> list[Operation]:
+    """All that the API can do."""
+    return [*endpoints(api), *(one for part in _INSIGHT for one in part.operations())]
+
+
 def create_app(
     bus: Bus | MessagingService,
     *,
@@ -75,8 +80,8 @@ def create_app(
         bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher, index=index, rules=rules)
     )
     api = Api(streams)
-    operations = [*endpoints(api), *(one for part in _INSIGHT for one in part.operations())]
-    described = msgspec.json.encode(openapi.document(operations))
+    offered = operations(api)
+    described = msgspec.json.encode(openapi.document(offered))
 
     async def document(request: Request) -> Response:
         return Response(described, media_type="application/json")
@@ -99,7 +104,7 @@ def create_app(
         return await in_thread(metrics.response, service)
 
     all_routes: list[BaseRoute] = [  # looked through in this order: what programs ask for most comes first
-        *routes(operations, service, body_limit),
+        *routes(offered, service, body_limit),
         Route("/health/live", live),
         Route("/health/ready", ready),
         Route("/metrics", prometheus),
