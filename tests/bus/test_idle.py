@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import remuda
-from remuda import Bus, open_broker
+from remuda import open_broker
 
 SOURCE = str(Path(remuda.__file__).parent.parent)
 PROGRAM = """
@@ -67,8 +69,11 @@ def idle(url: str, number: int, kind: str) -> dict[str, int]:
 @pytest.mark.parametrize("place", ["embedded", "guest"])
 def test_b21_idle_workers_make_no_calls(tmp_path: Path, place: str, kind: str) -> None:
     url = str(tmp_path / "d")
-    with open_broker(url, sync="os") if place == "guest" else Bus("memory://"):
-        few, many = idle(url, 3, kind), idle(url, 100, kind)
+    other = str(tmp_path / "e")
+    with ExitStack() as hosts, ThreadPoolExecutor(2) as both:
+        for one in (url, other) if place == "guest" else ():
+            hosts.enter_context(open_broker(one, sync="os"))
+        few, many = both.map(idle, (url, other), (3, 100), (kind, kind))
     for found in (few, many):
         assert found["workers"] == 0
         assert found["woken"]

@@ -219,8 +219,9 @@ def test_l3_the_newest_segment_cannot_be_lost_without_a_word(harm: str) -> None:
         assert recovery.report.cut_off.first.offset <= number
 
 
-def test_l3_a_crash_while_a_segment_is_begun_is_no_loss() -> None:
+def test_l3_a_crash_while_a_segment_is_begun_is_no_loss(pytestconfig: pytest.Config) -> None:
     """At every operation, by a kill and by a power loss: nothing that is whole is called damaged (L9)."""
+    losses = 8 if pytestconfig.getoption("all") else 2
     for dies_at in range(1, 60):
         disk = SimulatedDisk(dies_at=dies_at)
         committed = 0
@@ -229,7 +230,7 @@ def test_l3_a_crash_while_a_segment_is_begun_is_no_loss() -> None:
             for _ in range(20):
                 commit(log, [appended(log, [b"x" * 200])])
                 committed += 1
-        for left in (disk.after_kill(), *(disk.after_power_loss(random.Random(seed)) for seed in range(8))):
+        for left in (disk.after_kill(), *(disk.after_power_loss(random.Random(seed)) for seed in range(losses))):
             told = check(left)
             assert not [one for one in told.findings if "newest" in one.text + one.file], (dies_at, told.describe())
             log, found, recovery = open_log(left)
