@@ -93,7 +93,9 @@ def _of_peer(peer: str, least: float) -> Callable[[Result], tuple[bool, str]]:
 def _of_installed_peer(peer: str, least: float) -> Callable[[Result], tuple[bool, str]]:
     """Of one that is in no lock: without it there is nothing to compare with."""
     of_peer = _of_peer(peer, least)
-    return lambda result: of_peer(result) if result.peers.get(peer) else (True, f"{peer} is not installed")
+    return lambda result: (
+        of_peer(result) if result.peers.get(peer) else (False, f"not measured: {peer} is not installed")
+    )
 
 
 def _as_fast_as_rabbitmq(least: float, times: float) -> Callable[[Result], tuple[bool, str]]:
