@@ -122,6 +122,7 @@ class TestStop:
 
         handler: Any = {"threads": plain, "asyncio": coroutine, "processes": jobs.sleep}[executor]
         bus.subscribe("x", queue="q", executor=executor)(handler)
+        earlier = set(threading.enumerate())
         runner = bus.start()
         message = bus.publish("x", {"path": str(path), "seconds": "60"})
         eventually(lambda: jobs.notes(path))
@@ -130,7 +131,7 @@ class TestStop:
         assert time.monotonic() - began < 30
         assert state(bus, message, "q") == "Q"
         assert bus.broker.queue("q").in_flight == 0
-        eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "remuda-q"])
+        eventually(lambda: not [one for one in {*threading.enumerate()} - earlier if one.name == "remuda-q"])
         bus.close()
 
     def test_a_handler_that_publishes_while_the_bus_closes_can_end(self, bus: Bus) -> None:
