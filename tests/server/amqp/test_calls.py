@@ -14,7 +14,7 @@ from remuda.amqp.client.connection import Connection
 from tests.server.amqp.kit import fresh
 from tests.servers.amqpd import RunningServer
 
-_MOST = 70
+_MOST = 60
 """The broker takes some forty more: both together stay below 120."""
 _PUBLISHES = 50
 
